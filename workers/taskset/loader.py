@@ -73,9 +73,8 @@ def load(
     seen: set[str] = set()
     for read in _read_all(path, reading):
         if read.task_id in seen:
-            read.findings.add(
-                "", "id", read.task_id, "an id that came before", "give each task an id of its own"
-            )
+            problem, remedy = "an id that came before", "give each task an id of its own"
+            read.findings.add(read.file, "id", read.task_id, problem, remedy)
         seen.add(read.task_id)
         task = _judge(read)
         if read.findings.faults:
