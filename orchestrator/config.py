@@ -21,7 +21,7 @@ PolicyFlavour = Literal["auto", "vllm", "sglang", "llamacpp", "plain"]
 SandboxKind = Literal["bubblewrap", "fake"]
 Scaffold = Literal["auto", "react", "plain"]
 OnMalformedCall = Literal["observe", "end", "ignore"]
-AdvantageKind = Literal["population_std", "mean_only", "leave_one_out", "none"]
+AdvantageKind = Literal["mean_std", "mean_only", "leave_one_out", "none"]
 ClusterKind = Literal["local", "ray"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -29,12 +29,16 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 Bound = float | None
 
 
+def _facts(doc: str, low: Bound = None, high: Bound = None, above: bool = False) -> dict[str, Any]:
+    return {"doc": doc, "low": low, "high": high, "above": above}
+
+
 def option(default: Any, doc: str, *, low: Bound = None, high: Bound = None, above: bool = False) -> Any:
     """An option of a section. A number lies in [low, high]; with `above`, strictly above `low`.
 
     `Any`, because a declaration gives a `Field` where the type checker must see the default's type.
     """
-    return field(default=default, metadata={"doc": doc, "low": low, "high": high, "above": above})
+    return field(default=default, metadata=_facts(doc, low, high, above))
 
 
 @dataclass(frozen=True)
@@ -79,16 +83,9 @@ class SandboxConfig:
     keepers: int | None = option(None, "keeper processes on each node; null: one a core", low=1, high=1_024)
     memory_mb: int | None = option(None, "cap on what any task may ask for, MiB; null: as tasks say", low=16)
     storage_mb: int | None = option(None, "cap on what any task may ask for, MiB; null: as tasks say", low=1)
-    command_timeout_s: float = option(
-        60.0, "longest that one command of the agent may run, seconds", low=0, above=True
-    )
-    output_limit_bytes: int = option(
-        65_536, "kept of a command's stdout and of its stderr, bytes each", low=256
-    )
     create_timeout_s: float = option(
         30.0, "longest that making a sandbox may take, seconds", low=0, above=True
     )
-    max_state_bytes: int = option(67_108_864, "largest final state that can be scored, bytes", low=1_024)
     verify_every: int = option(50, "re-hash the image through the slot at every n-th reset; 0: never", low=0)
 
 
@@ -113,9 +110,12 @@ class RolloutConfig:
     scaffold: Scaffold = option(
         "auto", "react: JSON tools; plain: a completion is an action; auto: by the policy"
     )
-    max_steps: int = option(30, "actions in an episode", low=1, high=10_000)
-    max_tokens: int = option(1_024, "sampled tokens in one completion", low=1)
-    max_episode_tokens: int = option(32_768, "sampled tokens in an episode", low=1)
+    max_steps: int = option(20, "actions in an episode", low=1, high=10_000)
+    max_tokens: int = option(8_192, "sampled tokens in an episode", low=1)
+    max_completion_tokens: int = option(1_024, "sampled tokens in one completion", low=1)
+    command_timeout_s: float = option(60.0, "longest that one command may run, seconds", low=0, above=True)
+    output_limit_bytes: int = option(8_192, "kept of a command's output for the agent to see, bytes", low=256)
+    state_limit_bytes: int = option(67_108_864, "largest final state that can be scored, bytes", low=1_024)
     temperature: float = option(1.0, "sampling temperature", low=0, high=10)
     top_p: float = option(1.0, "nucleus sampling; 1: off, as training wants it", low=0, high=1, above=True)
     top_k: int = option(0, "sample from the k likeliest tokens; 0: off, as training wants it", low=0)
@@ -157,7 +157,7 @@ class StreamConfig:
 class TrainerConfig:
     """What the trainer wants to find in a group."""
 
-    advantage: AdvantageKind = option("population_std", "how a reward is set against its group")
+    advantage: AdvantageKind = option("mean_std", "how a reward is set against its group")
 
 
 @dataclass(frozen=True)
@@ -199,12 +199,16 @@ class Config:
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     seed: int = option(0, "every random choice comes from this", low=0, high=2**31 - 1)
+    labels: dict[str, str] = field(
+        default_factory=dict, metadata=_facts("words of your own on the run: +labels.NAME=WORD")
+    )
     run_dir: str = option("", "the run's own folder; empty: runs/<run_id>")
     run_id: str = option("", "name of the run; empty: made of the time and a random word")
     log_level: LogLevel = option("info", "least severe line in the run folder's logs")
 
 
-GROUPS = tuple(item.name for item in dataclasses.fields(Config) if item.default is dataclasses.MISSING)
+TABLE = "table of texts"
+GROUPS = tuple(name for name, hint in get_type_hints(Config).items() if dataclasses.is_dataclass(hint))
 
 Value = str | int | float | bool | None
 
@@ -234,8 +238,8 @@ class Option:
     def _bounds(self) -> str:
         if self.low is None:
             return ""
-        least = f"above {self.low:g}" if self.above else f"at least {self.low:g}"
-        return f", {least}" + (f" and at most {self.high:g}" if self.high is not None else "")
+        least = f"above {self.low}" if self.above else f"at least {self.low}"
+        return f", {least}" + (f" and at most {self.high}" if self.high is not None else "")
 
     def admits(self, value: Value) -> bool:
         """Whether a value of the right type lies in the range. NaN lies in none."""
@@ -258,7 +262,7 @@ def options(section: type = Config, prefix: str = "") -> Iterator[Option]:
             yield Option(
                 key=prefix + item.name,
                 type_name=type_name,
-                default=cast(Value, item.default),
+                default=None if type_name == TABLE else cast(Value, item.default),
                 doc=facts["doc"],
                 choices=choices,
                 low=facts["low"],
@@ -274,6 +278,8 @@ def _describe(hint: object) -> tuple[str, tuple[str, ...]]:
     """The type of an option for people, and its choices."""
     if get_origin(hint) is Literal:
         return "choice", get_args(hint)
+    if get_origin(hint) is dict:
+        return TABLE, ()
     if get_origin(hint) in (Union, types.UnionType):
         (inner,) = (part for part in get_args(hint) if part is not type(None))
         name, choices = _describe(inner)
