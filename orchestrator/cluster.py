@@ -1,0 +1,252 @@
+"""Ray, wrapped: the only file that calls it. State logic elsewhere is tested without it.
+
+Topology: one conductor (on the driver's node, restarted for ever), one pool actor on each node that offers
+the custom resource `sandbox_host`, scorers as actors of their own. Every call has a deadline; a call that
+fails or is late is an `InfrastructureError`, and an error that an actor raised on purpose arrives as it was.
+Ray has no walls between its workers: who escapes a sandbox owns the cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from orchestrator.actors import PoolActor, ScorerActor
+from orchestrator.conductor import Conductor
+from orchestrator.config import ClusterConfig, Config
+from orchestrator.metrics import Target
+from orchestrator.pool import TurnReport
+from orchestrator.progress import Progress
+from orchestrator.scoring import Ended
+from orchestrator.stats import RunStats
+from orchestrator.tasks_table import Known
+from orchestrator.types import Lease, Scored
+from workers.errors import ConfigError, InfrastructureError, RollcageError
+from workers.task import PublicTask, Task
+
+logger = logging.getLogger(__name__)
+
+HOST_RESOURCE = "sandbox_host"
+OBJECT_STORE_BYTES = 512 << 20
+START_S = 240.0
+TURN_GRACE_S = 30.0
+CONNECT_S = 60.0
+REST_S = 1.0
+MAX_LIVES = 20
+CALLS = 256
+
+Actor = Any  # Ray's handles are untyped; nothing but this file sees one.
+
+
+@contextmanager
+def cluster(config: ClusterConfig) -> Iterator[None]:
+    """A Ray cluster for the length of the block: one node of our own, or one that is up.
+
+    Our own node leaves no process and no folder; what a killed driver left is swept at the next start.
+    """
+    quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
+    if config.kind == "ray":
+        try:
+            ray.init(address=config.address, log_to_driver=False, logging_level=logging.ERROR)
+        except (ConnectionError, RuntimeError) as error:
+            raise ConfigError(
+                f"cluster.address = {config.address}: no Ray cluster answers there: {error}",
+                "start one with `ray start --head`, or use cluster=local",
+            ) from error
+        try:
+            yield
+        finally:
+            ray.shutdown()
+        return
+    # Ray's workers run at nice 15 by default, and sandboxes would inherit it.
+    os.environ.update(RAY_worker_niceness="0", RAY_USAGE_STATS_ENABLED="0", RAY_DEDUP_LOGS="0")
+    with _temp_folder() as folder:
+        ray.init(
+            num_cpus=config.num_cpus,
+            resources={HOST_RESOURCE: 1},
+            object_store_memory=OBJECT_STORE_BYTES,
+            _node_ip_address="127.0.0.1",
+            _temp_dir=str(folder),
+            **quiet,
+        )
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+class ConductorHandle:
+    """The conductor as the driver sees it."""
+
+    def __init__(self, config: Config, tasks: Sequence[Task], run_dir: Path, known: Mapping[str, Known]) -> None:
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        self._actor = _make(_ConductorActor, here, config, tuple(tasks), run_dir, known)
+
+    async def run(self) -> RunStats:
+        """Roll out to the end. A conductor that died is asked again: it goes on from the run folder."""
+        for _ in range(MAX_LIVES - 1):
+            try:
+                return cast(RunStats, await _answer(self._actor.run.remote(), None, "conductor_lost"))
+            except InfrastructureError as error:
+                logger.warning("the conductor was lost, asking it again: %s", error)
+                await asyncio.sleep(REST_S)
+        return cast(RunStats, await _answer(self._actor.run.remote(), None, "conductor_lost"))
+
+    async def progress(self) -> Progress:
+        return cast(Progress, await _answer(self._actor.progress.remote(), CONNECT_S, "conductor_lost"))
+
+    async def drain(self) -> None:
+        """Lease nothing more; `run` returns when what is in flight has ended."""
+        await _answer(self._actor.drain.remote(), CONNECT_S, "conductor_lost")
+
+
+class _ConductorActor(Conductor):
+    """The conductor in its own process; makes its pools and scorers, which end with it."""
+
+    def __init__(self, config: Config, tasks: Sequence[Task], run_dir: Path, known: Mapping[str, Known]) -> None:
+        super().__init__(config, tasks, run_dir, known, pools(config, run_dir), scorers(config, run_dir))
+
+
+class RayPool:
+    """A pool on one node, made again when it was lost."""
+
+    def __init__(self, name: str, node_id: str, config: Config, run_dir: Path) -> None:
+        self.name = name
+        where = NodeAffinitySchedulingStrategy(node_id, soft=False)
+        self._actor = _make(PoolActor, where, name, config, run_dir)
+
+    async def start(self) -> int:
+        for _ in range(MAX_LIVES - 1):
+            try:
+                return cast(int, await _answer(self._actor.start.remote(), START_S, "pool_lost"))
+            except InfrastructureError as error:
+                logger.warning("pool %s did not start, asking it again: %s", self.name, error)
+                await asyncio.sleep(REST_S)
+        return cast(int, await _answer(self._actor.start.remote(), START_S, "pool_lost"))
+
+    async def turn(
+        self, leases: Sequence[Lease], tasks: Mapping[str, PublicTask], wait_s: float
+    ) -> tuple[TurnReport, object]:
+        meta, batch = self._actor.turn.options(num_returns=2).remote(leases, tasks, wait_s)
+        report = cast(TurnReport, await _answer(meta, wait_s + TURN_GRACE_S, "pool_lost"))
+        return report, batch
+
+    async def metrics_target(self) -> Target | None:
+        return await _metrics_target(self._actor, "pool", self.name)
+
+    async def close(self) -> None:
+        await _answer(self._actor.close.remote(), CONNECT_S, "pool_lost")
+
+
+class RayScorer:
+    """A scorer in a process of its own, made again when it was lost."""
+
+    def __init__(self, name: str, config: Config, run_dir: Path) -> None:
+        self.name = name
+        self._deadline_s = config.rollout.deadline_s
+        self._actor = _make(ScorerActor, "DEFAULT", name, config, run_dir)
+
+    async def start(self) -> None:
+        await _answer(self._actor.start.remote(), START_S, "scorer_lost")
+
+    async def score(self, ended: Ended, task: Task, is_last: bool) -> Scored:
+        answer = self._actor.score.remote(ended.batch, ended.index, ended.lease, task, is_last)
+        return cast(Scored, await _answer(answer, self._deadline_s, "scorer_lost"))
+
+    async def metrics_target(self) -> Target | None:
+        return await _metrics_target(self._actor, "scorer", self.name)
+
+    async def close(self) -> None:
+        await _answer(self._actor.close.remote(), CONNECT_S, "scorer_lost")
+
+
+def _make(actor_class: type, where: object, *arguments: object) -> Actor:
+    """An actor that Ray restarts for ever and never calls twice by itself; it takes no CPU of Ray's count."""
+    return (
+        ray.remote(actor_class)
+        .options(
+            num_cpus=0, max_restarts=-1, max_task_retries=0, max_concurrency=CALLS, scheduling_strategy=where
+        )
+        .remote(*arguments)
+    )
+
+
+async def _metrics_target(actor: Actor, role: str, name: str) -> Target | None:
+    address = cast(str, await _answer(actor.metrics_address.remote(), CONNECT_S, f"{role}_lost"))
+    return Target(address, role, name) if address else None
+
+
+def pools(config: Config, run_dir: Path) -> tuple[RayPool, ...]:
+    """One pool for each live node that offers the resource. Raises ConfigError where there is none."""
+    nodes = [n for n in ray.nodes() if n["Alive"] and n["Resources"].get(HOST_RESOURCE, 0) >= 1]
+    if not nodes:
+        raise ConfigError(
+            f"no node of the cluster offers the resource {HOST_RESOURCE!r}",
+            f"start the nodes that may hold sandboxes with: ray start … --resources '{{\"{HOST_RESOURCE}\": 1}}'",
+        )
+    ordered = sorted(nodes, key=lambda n: str(n["NodeID"]))
+    return tuple(RayPool(f"pool-{n}", node["NodeID"], config, run_dir) for n, node in enumerate(ordered))
+
+
+def scorers(config: Config, run_dir: Path) -> tuple[RayScorer, ...]:
+    return tuple(RayScorer(f"scorer-{n}", config, run_dir) for n in range(config.scorer.count))
+
+
+async def _answer(ref: object, deadline_s: float | None, cause: str) -> object:
+    """What an actor's method returned. What it raised on purpose is raised; all else is an InfrastructureError."""
+    try:
+        return await asyncio.wait_for(cast("asyncio.Future[object]", ref), deadline_s)
+    except TimeoutError:
+        raise InfrastructureError(cause, f"no answer within {deadline_s:.0f} s") from None
+    except RayTaskError as error:
+        if isinstance(error.cause, RollcageError):
+            raise error.cause from None
+        raise InfrastructureError(cause, str(error)) from None
+    except RayError as error:
+        raise InfrastructureError(cause, f"{type(error).__name__}: {error}") from None
+
+
+@contextmanager
+def _temp_folder() -> Iterator[Path]:
+    """A folder for our own node's sockets and logs, with a short path: a socket's may have 107 bytes."""
+    base = Path(tempfile.gettempdir())
+    prefix = f"rollcage-{os.getuid()}-"
+    for left in base.glob(prefix + "*"):
+        with _only_owner(left) as is_left_behind:
+            if is_left_behind:
+                shutil.rmtree(left, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=base))
+    try:
+        with _only_owner(folder):
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _only_owner(folder: Path) -> Iterator[bool]:
+    """Hold the folder's lock, which its owner's death frees; False when somebody else holds it."""
+    try:
+        lock = (folder / "owner.lock").open("w")
+    except OSError:
+        yield False
+        return
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True

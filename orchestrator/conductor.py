@@ -1,0 +1,298 @@
+"""The conductor: one run's memory and will. Ray-free; `cluster.py` makes it an actor that is always restarted.
+
+Invariant: everything that it must not forget is in the run folder before anything depends on it, so that a
+conductor that was killed goes on by opening the folder again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from orchestrator.advantages import Estimator
+from orchestrator.breaker import Breaker, RunStopped
+from orchestrator.config import Config
+from orchestrator.desk import Desk, DeskSettings
+from orchestrator.groups import GroupBuffer
+from orchestrator.logs import log_to
+from orchestrator.loop import PoolHandle, roll_out
+from orchestrator.metrics import ConductorMetrics, MetricsServer, Target, remove_targets, write_targets
+from orchestrator.progress import Phase, Progress, Straggler
+from orchestrator.record import RunRecord
+from orchestrator.scheduler import Scheduler, SchedulerSettings
+from orchestrator.scoring import Bench, ScorerHandle
+from orchestrator.stats import (
+    Ending,
+    FailureCount,
+    RunStats,
+    StopCount,
+    TaskStats,
+    Timings,
+    quantiles,
+    spread,
+)
+from orchestrator.store import StoreOptions
+from orchestrator.tally import Tally
+from orchestrator.tasks_table import Known, write_tasks
+from workers.errors import Boundary, RollcageError
+from workers.task import Task
+
+logger = logging.getLogger(__name__)
+
+OPEN_GROUPS = 1024
+STRAGGLERS_SHOWN = 3
+BACKLOG_PER_SLOT = 4
+KEEP_EVERY_S = 2.0
+
+
+class OwnedPool(PoolHandle, Protocol):
+    """A pool that this conductor made."""
+
+    async def metrics_target(self) -> Target | None: ...
+
+    async def close(self) -> None: ...
+
+
+class OwnedScorer(ScorerHandle, Protocol):
+    """A scorer that this conductor made."""
+
+    async def start(self) -> None: ...
+
+    async def metrics_target(self) -> Target | None: ...
+
+    async def close(self) -> None: ...
+
+
+class Conductor:
+    """`run` once; `progress` and `drain` meanwhile."""
+
+    def __init__(
+        self,
+        config: Config,
+        tasks: Sequence[Task],
+        run_dir: Path,
+        known: Mapping[str, Known],
+        pools: Sequence[OwnedPool],
+        scorers: Sequence[OwnedScorer],
+    ) -> None:
+        log_to(run_dir / "logs" / "conductor.log", config.log_level)
+        self._config, self._run_dir = config, run_dir
+        self._tasks = {task.task_id: task for task in tasks}
+        self._pools, self._scorers = pools, scorers
+        self._scheduler = Scheduler(tuple(self._tasks), scheduler_settings(config), known)
+        self._metrics = ConductorMetrics()
+        self._tally = Tally(self._metrics)
+        self._desk: Desk | None = None
+        self._bench: Bench | None = None
+        self._is_drained = self._is_resumed = False
+        self._began_s = time.monotonic()
+        self._playing_s: float | None = None
+        self._probed_s: float | None = None
+
+    async def run(self) -> RunStats:
+        """Roll out to the end, or to where the run must stop; raises what a person must mend first."""
+        config = self._config
+        options = StoreOptions(part_bytes=config.stream.part_bytes, part_age_s=config.stream.part_seconds)
+        record = await asyncio.to_thread(RunRecord.open, self._run_dir, config.run_id, options)
+        server = MetricsServer(self._metrics.registry, config.metrics.host, config.metrics.port)
+        ending, detail = Ending.FAILED, "the conductor was stopped"
+        try:
+            await asyncio.gather(*(scorer.start() for scorer in self._scorers))
+            self._desk = Desk(
+                DeskSettings(
+                    run_id=config.run_id,
+                    seed=config.seed,
+                    deadline_s=config.rollout.deadline_s,
+                    concurrency=config.rollout.concurrency,
+                    estimator=Estimator(config.trainer.advantage),
+                ),
+                self._tasks,
+                self._scheduler,
+                GroupBuffer(max_retries=config.rollout.attempts - 1, max_open=OPEN_GROUPS),
+                record,
+                self._tally,
+                Breaker(config.rollout.max_failure_share),
+            )
+            self._is_resumed = await self._desk.resume()
+            backlog = BACKLOG_PER_SLOT * config.sandbox.pool_size * len(self._pools)
+            self._bench = Bench(self._scorers, config.scorer.concurrency, backlog, config.scorer.attempts)
+            if self._is_drained:
+                self._desk.drain()
+            ending, detail = await self._roll(self._desk, self._bench, server)
+            if ending is Ending.DONE:
+                await asyncio.to_thread(record.finish, detail or "done")
+        finally:
+            self._desk = None
+            await asyncio.gather(
+                *(part.close() for part in (*self._pools, *self._scorers)), return_exceptions=True
+            )
+            server.close()
+            await asyncio.to_thread(remove_targets, self._run_dir)
+            await asyncio.to_thread(record.close)
+            await asyncio.to_thread(write_tasks, self._run_dir, self._tasks, self._scheduler.records.values())
+        return self._stats(ending, detail)
+
+    async def drain(self) -> None:
+        """Lease nothing more; `run` returns when what is in flight has ended."""
+        self._is_drained = True
+        if self._desk is not None:
+            self._desk.drain()
+
+    async def progress(self) -> Progress:
+        desk, tally, scheduler = self._desk, self._tally, self._scheduler
+        records = scheduler.records.values()
+        flying = desk.in_flight if desk else ()
+        oldest = sorted(flying, key=lambda pair: -pair[1])[:STRAGGLERS_SHOWN]
+        return Progress(
+            phase=self._phase(),
+            elapsed_s=time.monotonic() - self._began_s,
+            detail="finishing what is in flight" if self._is_drained else "",
+            tasks_total=len(records),
+            tasks_decided=sum(r.state is not None for r in records),
+            probes_done=tally.probes,
+            groups_asked=scheduler.groups_wanted if scheduler.is_probing_done else 0,
+            groups=dict(tally.fates),
+            episodes_ok=tally.episodes_ok,
+            episodes_passed=tally.episodes_passed,
+            failures={f"{b}/{c}": n for (b, c), n in tally.failures.items()},
+            in_flight=len(flying),
+            tokens_per_s=tally.tokens_per_s(),
+            eta_s=self._eta_s(),
+            stragglers=tuple(Straggler(lease.task_id, age_s) for lease, age_s in oldest),
+        )
+
+    async def _roll(self, desk: Desk, bench: Bench, server: MetricsServer) -> tuple[Ending, str]:
+        keeping = asyncio.create_task(self._keep_up(desk, bench, server))
+        try:
+            await roll_out(desk, self._pools, bench)
+        except BaseExceptionGroup as group:
+            error = _first(group)
+            if isinstance(error, RunStopped):
+                return Ending.FAILED, error.why
+            raise error from None
+        finally:
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
+        if self._is_drained and not self._scheduler.is_exhausted:
+            return Ending.INTERRUPTED, "interrupted; nothing that was finished is lost"
+        return self._yield()
+
+    def _yield(self) -> tuple[Ending, str]:
+        """A run that came to its end, but to nothing, has failed."""
+        tally, settings = self._tally, self._scheduler.settings
+        if tally.episodes_ok == 0 and tally.episodes_failed:
+            (boundary, cause), count = tally.failures.most_common(1)[0]
+            return Ending.FAILED, f"no episode has a verdict; most often {boundary}: {cause} ({count} times)"
+        if settings.groups != 0 and self._scheduler.groups_planned == 0:
+            return Ending.FAILED, "no task is solved sometimes, so there is nothing to train on"
+        return Ending.DONE, ""
+
+    async def _keep_up(self, desk: Desk, bench: Bench, server: MetricsServer) -> None:
+        """Keep metrics, their targets and tasks.parquet fresh while the run goes on."""
+        if self._config.metrics.enabled:
+            await self._announce(server)
+        while True:
+            now = time.monotonic()
+            if self._playing_s is None and desk.in_flight:
+                self._playing_s = now
+            if self._probed_s is None and self._scheduler.is_probing_done:
+                self._probed_s = now
+            records = list(self._scheduler.records.values())
+            counts: dict[str, int] = {}
+            for record in records:
+                state = record.state.value if record.state else "undecided"
+                counts[state] = counts.get(state, 0) + 1
+            self._metrics.tasks(counts)
+            self._metrics.queues(len(desk.in_flight) - bench.waiting, bench.waiting, 0)
+            self._metrics.policy_version(desk.policy_version)
+            await asyncio.to_thread(write_tasks, self._run_dir, self._tasks, records)
+            await asyncio.sleep(KEEP_EVERY_S)
+
+    async def _announce(self, server: MetricsServer) -> None:
+        host = self._config.metrics.host
+        targets: list[Target] = [Target(f"{host}:{server.start()}", "conductor", "")]
+        for part in (*self._pools, *self._scorers):
+            target = await part.metrics_target()
+            if target is not None:
+                targets.append(target)
+        await asyncio.to_thread(write_targets, self._run_dir, targets)
+
+    def _phase(self) -> Phase:
+        if self._desk is None:
+            return Phase.STARTING if self._playing_s is None else Phase.CLOSING
+        if not self._desk.in_flight and self._playing_s is None:
+            return Phase.STARTING
+        return Phase.ROLLING if self._scheduler.is_probing_done else Phase.PROBING
+
+    def _eta_s(self) -> float | None:
+        done, wanted = sum(self._tally.fates.values()), self._scheduler.groups_wanted
+        if self._probed_s is None or not done or not self._scheduler.is_probing_done:
+            return None
+        return (time.monotonic() - self._probed_s) / done * max(0, wanted - done)
+
+    def _stats(self, ending: Ending, detail: str) -> RunStats:
+        now, config, tally = time.monotonic(), self._config, self._tally
+        playing = self._playing_s if self._playing_s is not None else now
+        probed = self._probed_s if self._probed_s is not None else now
+        return RunStats(
+            run_id=config.run_id,
+            run_dir=self._run_dir,
+            command="measure" if self._scheduler.settings.groups == 0 else "run",
+            ending=ending,
+            ending_detail=detail,
+            task_set=next(iter(self._tasks.values())).public.task_set,
+            policy=config.policy.kind,
+            seed=config.seed,
+            is_resumed=self._is_resumed,
+            tasks=tuple(
+                TaskStats(
+                    r.task_id, r.state, r.reason, r.probes, r.probe_passes, r.rollouts, r.passes, r.failures
+                )
+                for r in self._scheduler.records.values()
+                if r.state is not None
+            ),
+            groups_asked=self._scheduler.groups_wanted,
+            groups=dict(tally.fates),
+            episodes_ok=tally.episodes_ok,
+            episodes_failed=tally.episodes_failed,
+            retries=tally.retries,
+            stops=tuple(StopCount(stop, count) for stop, count in tally.stops.most_common()),
+            failures=tuple(
+                FailureCount(Boundary(boundary), cause, count)
+                for (boundary, cause), count in tally.failures.most_common()
+            ),
+            rewards=spread(tally.rewards),
+            resets_s=quantiles(tally.resets_s),
+            tokens_sampled=tally.tokens_sampled,
+            timings=Timings(
+                setup_s=playing - self._began_s, probing_s=max(0.0, probed - playing), played_s=now - playing
+            ),
+        )
+
+
+def scheduler_settings(config: Config) -> SchedulerSettings:
+    return SchedulerSettings(
+        is_filtering=config.scheduler.filter,
+        groups=config.rollout.groups,
+        group_size=config.rollout.group_size,
+        max_probes=config.scheduler.max_probes,
+        explore=config.scheduler.explore,
+        seed=config.seed,
+    )
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The error to show: one raised on purpose before any other."""
+    leaves: list[BaseException] = []
+    stack: list[BaseException] = [group]
+    while stack:
+        error = stack.pop()
+        if isinstance(error, BaseExceptionGroup):
+            stack.extend(error.exceptions)
+        else:
+            leaves.append(error)
+    return next((leaf for leaf in leaves if isinstance(leaf, RollcageError)), leaves[0])

@@ -1,0 +1,148 @@
+"""One command's run, from a config to what it came to: loads the tasks, claims the folder, starts the cluster.
+
+Everything that can be wrong with the user's input is said before a cluster is started. An interrupt drains
+the run, a second one stops it at once; both leave it resumable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from orchestrator.cluster import ConductorHandle, cluster
+from orchestrator.compose import to_yaml
+from orchestrator.config import Config
+from orchestrator.logs import log_to
+from orchestrator.memory import PeakMemory
+from orchestrator.paths import task_source
+from orchestrator.progress import Phase, Progress
+from orchestrator.stats import RunResult, RunStats
+from orchestrator.summary import write_summary
+from orchestrator.tasks_table import Known, read_known
+from workers.errors import ConfigError, Fault, InfrastructureError, TaskError
+from workers.task import Task
+from workers.taskset import load
+
+logger = logging.getLogger(__name__)
+
+PROGRESS_EVERY_S = 0.5
+JOURNAL = "journal.sqlite"
+
+Watch = Callable[[Progress], None]
+
+
+def run(
+    config: Config, *, resume: Path | None = None, is_measuring: bool = False, on_progress: Watch | None = None
+) -> RunResult:
+    """Run, or resume, or only measure. Call it in the main thread.
+
+    Raises ConfigError and TaskError for what the user must mend, KeyboardInterrupt at a second interrupt.
+    """
+    began_s = time.monotonic()
+    watch = on_progress or (lambda _: None)
+    watch(Progress(Phase.STARTING, 0.0, "loading the tasks"))
+    if is_measuring:
+        config = replace(config, rollout=replace(config.rollout, groups=0))
+    tasks = load_tasks(config)
+    run_dir = Path(config.run_dir).resolve()
+    known = _known_ratings(config, tasks)
+    _claim(run_dir, config, is_resuming=resume is not None)
+    log_to(run_dir / "logs" / "driver.log", config.log_level)
+    watch(Progress(Phase.STARTING, time.monotonic() - began_s, "starting Ray, the sandboxes and the policy"))
+    with PeakMemory() as memory, cluster(config.cluster):
+        stats = asyncio.run(_conduct(config, tasks, run_dir, known, watch))
+    timings = replace(stats.timings, wall_s=time.monotonic() - began_s)
+    stats = replace(stats, timings=timings, peak_memory_mb=memory.peak_mb)
+    write_summary(stats)
+    return RunResult(stats)
+
+
+def load_tasks(config: Config) -> tuple[Task, ...]:
+    """The tasks that the config names. Raises TaskError or ConfigError with everything that is wrong."""
+    chosen = config.tasks
+    loaded = load(task_source(chosen), chosen.on_bad_task, chosen.max_instruction_bytes)
+    for fault in loaded.faults:
+        logger.warning("left out: %s", fault)
+    for dropped in loaded.dropped:
+        logger.warning("left out: %s: %s", dropped.task_id, dropped.reason)
+    tasks = [t for t in loaded.tasks if chosen.split in ("any", t.public.split.value)][: chosen.limit]
+    if not tasks:
+        raise ConfigError(
+            f"no task to play in {task_source(chosen)}: {len(loaded.tasks)} loaded, {len(loaded.dropped)} overlong,"
+            f" none of split {chosen.split}",
+            "give another tasks.path, tasks.split or tasks.max_instruction_bytes",
+        )
+    if faults := tuple(f for task in tasks for f in _image_faults(task, config.sandbox.backend)):
+        raise TaskError(faults)
+    return tuple(tasks)
+
+
+def _image_faults(task: Task, backend: str) -> tuple[Fault, ...]:
+    """A task whose image no node can make would wait for ever: say so at once."""
+    image = task.public.image
+    if image == "host":
+        return ()
+    remedy = 'put the files that it needs into environment/files and set [rollcage] image = "host"'
+    problem = f"the {backend} backend has no way to make this image"
+    return (Fault(task.task_id, "task.toml", "image", image, problem, remedy),)
+
+
+def _known_ratings(config: Config, tasks: Sequence[Task]) -> dict[str, Known]:
+    if not config.scheduler.ratings:
+        return {}
+    return read_known(Path(config.scheduler.ratings), {task.task_id: task for task in tasks})
+
+
+def _claim(run_dir: Path, config: Config, is_resuming: bool) -> None:
+    """Make the run folder, or check the one to go on with. A folder is never used by a second run."""
+    has_run = (run_dir / JOURNAL).exists()
+    if is_resuming and not has_run:
+        raise ConfigError(f"--resume {run_dir}: there is no run in it", "give the folder of an earlier run")
+    if has_run and not is_resuming:
+        raise ConfigError(
+            f"run_dir = {run_dir}: a run lies there already",
+            f"go on with it by `rollcage run --resume {run_dir}`, or give another run_dir",
+        )
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        (run_dir / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"run_dir = {run_dir}: can't be written: {error.strerror}", "give a run_dir on a disk with room"
+        ) from error
+
+
+async def _conduct(
+    config: Config, tasks: Sequence[Task], run_dir: Path, known: Mapping[str, Known], watch: Watch
+) -> RunStats:
+    conductor = ConductorHandle(config, tasks, run_dir, known)
+    running = asyncio.create_task(conductor.run())
+    drains: list[asyncio.Task[None]] = []
+
+    def interrupted() -> None:
+        if drains:
+            running.cancel()
+        drains.append(asyncio.create_task(conductor.drain()))
+
+    here = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        here.add_signal_handler(number, interrupted)
+    try:
+        while not running.done():
+            await asyncio.wait([running], timeout=PROGRESS_EVERY_S)
+            try:
+                watch(await conductor.progress())
+            except InfrastructureError as error:
+                logger.warning("no progress to show: %s", error)
+        return await running
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            here.remove_signal_handler(number)
+        await asyncio.gather(*drains, return_exceptions=True)
