@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.metrics import PoolMetrics
+from orchestrator.players import Players
 from orchestrator.types import Lease, Played
-from workers.agent.protocol import Agent
+from workers.agent.budget import Budget
 from workers.errors import Boundary
 from workers.play import Rollout, rollout
 from workers.sandbox.protocol import SandboxBackend
@@ -36,9 +37,11 @@ class TurnReport:
 class SandboxPool:
     """`slots` rollouts at a time. Use: `start`, then one `turn` after another, then `close`."""
 
-    def __init__(self, name: str, slots: int, backend: SandboxBackend, agent: Agent, metrics: PoolMetrics) -> None:
-        self.name, self.slots = name, slots
-        self._backend, self._agent, self._metrics = backend, agent, metrics
+    def __init__(
+        self, slots: int, backend: SandboxBackend, players: Players, budget: Budget, metrics: PoolMetrics
+    ) -> None:
+        self.slots = slots
+        self._backend, self._players, self._budget, self._metrics = backend, players, budget, metrics
         self._tasks: dict[str, PublicTask] = {}
         self._live: dict[str, asyncio.Task[None]] = {}
         self._ended: list[Played] = []
@@ -47,7 +50,7 @@ class SandboxPool:
     async def start(self) -> None:
         """Make the backend and the policy ready. Raises SandboxError or PolicyError with the remedy."""
         await self._backend.start()
-        await self._agent.start()
+        await self._players.start()
 
     async def turn(
         self, leases: Sequence[Lease], tasks: Mapping[str, PublicTask], wait_s: float
@@ -68,7 +71,7 @@ class SandboxPool:
         self._has_ended.clear()
         self._metrics.busy(len(self._live))
         report = TurnReport(
-            tuple(played.lease for played in ended), self.slots - len(self._live), await self._agent.version()
+            tuple(played.lease for played in ended), self.slots - len(self._live), await self._players.version()
         )
         return report, ended
 
@@ -77,13 +80,14 @@ class SandboxPool:
         for task in self._live.values():
             task.cancel()
         await asyncio.gather(*self._live.values(), return_exceptions=True)
-        await self._agent.close()
+        await self._players.close()
         await self._backend.close()
 
     async def _play(self, lease: Lease) -> None:
         try:
             async with asyncio.timeout(max(0.0, lease.deadline_s - time.time())):
-                result = await rollout(self._tasks[lease.task_id], self._agent, self._backend, lease.seed)
+                task, agent = self._tasks[lease.task_id], self._players.agent(lease)
+                result = await rollout(task, agent, self._backend, self._budget, lease.seed)
         except TimeoutError:
             result = _failed("deadline", "the lease's deadline passed before the rollout had ended")
         except asyncio.CancelledError:
