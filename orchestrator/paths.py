@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from orchestrator.config import TasksConfig
 from orchestrator.suggest import did_you_mean
 from workers.errors import ConfigError
 
@@ -50,3 +51,18 @@ def task_set_path(name: str) -> Path:
         if rows.is_file():
             return rows
     return folder
+
+
+def task_source(tasks: TasksConfig) -> Path:
+    """The task set to load: the user's own path, else the shipped set."""
+    return Path(tasks.path) if tasks.path else task_set_path(tasks.name)
+
+
+def run_folder(name: str) -> Path:
+    """The folder of a run, by its path or by its id under runs/."""
+    for folder in (Path(name), Path("runs") / name):
+        if (folder / "config.yaml").is_file():
+            return folder.resolve()
+    runs = sorted(path.parent.name for path in Path("runs").glob("*/config.yaml"))
+    known = f"runs/ has {', '.join(runs[-5:])}" if runs else "runs/ has none here"
+    raise ConfigError(f"{name}: there is no run in this folder{did_you_mean(name, runs)}", known)

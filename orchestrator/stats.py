@@ -8,23 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 from pathlib import Path
 
+from orchestrator.exits import ExitCode
 from orchestrator.types import Fate, TaskState
 from workers.errors import Boundary
 
 Z_95 = 1.959964
-
-
-class ExitCode(IntEnum):
-    """How a command ended."""
-
-    DONE = 0
-    FAILED = 1
-    USAGE = 2
-    RED = 3
-    INTERRUPTED = 130
 
 
 class Ending(StrEnum):

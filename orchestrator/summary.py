@@ -1,0 +1,218 @@
+"""What a run came to: `summary.json` for programs, a table for people.
+
+A task's pass rate is that of rollouts made after it was chosen; where there are none, that of the probes that
+set it aside, and it says so. The file is written whole or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from orchestrator.stats import Ending, PassRate, Quantiles, RunStats, TaskStats, pass_rate
+from orchestrator.types import Fate, TaskState
+
+SUMMARY_FILE = "summary.json"
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+_STATES = {
+    TaskState.ACTIVE: Text("kept", "green"),
+    TaskState.TOO_EASY: Text("set aside: too easy", "yellow"),
+    TaskState.TOO_HARD: Text("set aside: too hard", "yellow"),
+    TaskState.QUARANTINED: Text("quarantined", "red"),
+}
+
+
+def write_summary(stats: RunStats) -> Path:
+    """Write RUN/summary.json and return its path."""
+    path = stats.run_dir / SUMMARY_FILE
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(as_json(stats), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    os.replace(temporary, path)
+    return path
+
+
+def as_json(stats: RunStats) -> dict[str, Json]:
+    """The summary as plain values. Rates are None where nothing was judged."""
+    rewards, timings = stats.rewards, stats.timings
+    return {
+        "run_id": stats.run_id,
+        "run_dir": str(stats.run_dir),
+        "command": stats.command,
+        "ending": stats.ending.value,
+        "ending_detail": stats.ending_detail,
+        "is_resumed": stats.is_resumed,
+        "task_set": stats.task_set,
+        "policy": stats.policy,
+        "seed": stats.seed,
+        "tasks": [_task_json(task) for task in stats.tasks],
+        "groups": {"asked": stats.groups_asked, **{fate.value: stats.groups.get(fate, 0) for fate in Fate}},
+        "episodes": {
+            "ok": stats.episodes_ok,
+            "failed": stats.episodes_failed,
+            "retries": stats.retries,
+            "stops": {stop.stop_reason: stop.count for stop in stats.stops},
+            "failures": [
+                {"boundary": item.boundary.value, "cause": item.cause, "count": item.count}
+                for item in stats.failures
+            ],
+        },
+        "rewards": {
+            "count": rewards.count,
+            "mean": rewards.mean,
+            "std": rewards.std,
+            "min": rewards.low,
+            "max": rewards.high,
+        },
+        "reset_s": {"count": stats.resets_s.count, "p50": stats.resets_s.p50, "p95": stats.resets_s.p95},
+        "tokens_sampled": stats.tokens_sampled,
+        "episodes_per_s": stats.episodes_per_s,
+        "timings": {
+            "wall_s": timings.wall_s,
+            "setup_s": timings.setup_s,
+            "probing_s": timings.probing_s,
+            "played_s": timings.played_s,
+        },
+        "peak_memory_mb": stats.peak_memory_mb,
+        "files": {name: str(stats.run_dir / name) for name, _ in FILES},
+    }
+
+
+FILES = (
+    ("episodes/", "Arrow groups, one record batch each"),
+    ("tasks.parquet", "pass rates and what was set aside"),
+    ("trajectories/", "every turn in full"),
+    (SUMMARY_FILE, "these numbers"),
+)
+
+
+def print_summary(stats: RunStats, console: Console) -> None:
+    """The closing tables, and what to do next."""
+    console.print()
+    if stats.tasks:
+        console.print(_tasks_table(stats.tasks))
+    console.print(_totals_table(stats))
+    if stats.failures:
+        console.print(_failures_table(stats))
+    console.print(_next_steps(stats))
+
+
+def reported_rate(task: TaskStats) -> tuple[PassRate, str]:
+    """The pass rate to report for a task, and what it was measured on: rollouts or probes."""
+    if task.rollouts:
+        return pass_rate(task.passes, task.rollouts), "rollouts"
+    return pass_rate(task.probe_passes, task.probes), "probes"
+
+
+def _task_json(task: TaskStats) -> Json:
+    rate, source = reported_rate(task)
+    return {
+        "task_id": task.task_id,
+        "state": task.state.value,
+        "reason": task.reason,
+        "pass_rate": rate.rate,
+        "interval_95": [rate.low, rate.high],
+        "measured_on": source,
+        "passes": rate.passes,
+        "attempts": rate.attempts,
+        "probes": task.probes,
+        "probe_passes": task.probe_passes,
+        "failures": task.failures,
+    }
+
+
+def _tasks_table(tasks: tuple[TaskStats, ...]) -> Table:
+    table = Table(title="Tasks: pass rate with its 95 % interval", title_justify="left", expand=False)
+    for name in ("task", "pass rate", "interval", "measured on", "decision", "why"):
+        table.add_column(name, overflow="fold")
+    order = list(TaskState)
+    for task in sorted(tasks, key=lambda item: (order.index(item.state), item.task_id)):
+        rate, source = reported_rate(task)
+        table.add_row(
+            Text(task.task_id),
+            "–" if rate.rate is None else f"{rate.rate:.2f}",
+            f"{rate.low:.2f} – {rate.high:.2f}",
+            f"{rate.attempts} {source}",
+            _STATES[task.state],
+            Text(task.reason),
+        )
+    return table
+
+
+def _totals_table(stats: RunStats) -> Table:
+    table = Table(title=f"Run {stats.run_id}: {_ending(stats)}", title_justify="left", show_header=False)
+    table.add_column("what")
+    table.add_column("value", overflow="fold")
+    groups = ", ".join(
+        f"{stats.groups[fate]} {fate.value.replace('_', ' ')}" for fate in Fate if stats.groups.get(fate)
+    )
+    stops = ", ".join(f"{stop.count} {stop.stop_reason}" for stop in stats.stops)
+    rewards, rate = stats.rewards, stats.episodes_per_s
+    rows = {
+        "tasks, policy": f"{stats.task_set}, {stats.policy}",
+        "groups": f"{sum(stats.groups.values())} of {stats.groups_asked}" + (f": {groups}" if groups else ""),
+        "episodes": f"{stats.episodes_ok} judged" + (f" ({stops})" if stops else ""),
+        "failed": f"{stats.episodes_failed}, {stats.retries} more retried",
+        "reward": _numbers(rewards.mean, rewards.std, rewards.low, rewards.high),
+        "episodes per second": "–" if rate is None else f"{rate:.2f}",
+        "sandbox reset": _milliseconds(stats.resets_s),
+        "sampled tokens": f"{stats.tokens_sampled:,}",
+        "time": f"{stats.timings.wall_s:.0f} s ({stats.timings.setup_s:.0f} s to start, "
+        f"{stats.timings.probing_s:.0f} s probing)",
+    }
+    for name, value in rows.items():
+        table.add_row(name, Text(value))
+    return table
+
+
+def _numbers(mean: float | None, std: float | None, low: float | None, high: float | None) -> str:
+    if mean is None or std is None or low is None or high is None:
+        return "none"
+    return f"mean {mean:.3f} ± {std:.3f}, from {low:g} to {high:g}"
+
+
+def _milliseconds(resets: Quantiles) -> str:
+    if resets.p50 is None or resets.p95 is None:
+        return "none"
+    return f"p50 {resets.p50 * 1000:.1f} ms, p95 {resets.p95 * 1000:.1f} ms over {resets.count}"
+
+
+def _ending(stats: RunStats) -> str:
+    return stats.ending.value + (f": {stats.ending_detail}" if stats.ending_detail else "")
+
+
+def _failures_table(stats: RunStats) -> Table:
+    table = Table(title="Yield lost", title_justify="left")
+    for name in ("boundary", "cause", "episodes"):
+        table.add_column(name)
+    for item in sorted(stats.failures, key=lambda item: -item.count):
+        table.add_row(item.boundary.value, Text(item.cause), str(item.count))
+    return table
+
+
+def _next_steps(stats: RunStats) -> Text:
+    """Where the files are, and three commands to try."""
+    folder = _short(stats.run_dir)
+    lines = [f"Files in {folder}:"]
+    lines += [f"  {name:<15} {about}" for name, about in FILES if (stats.run_dir / name).exists()]
+    if stats.ending is Ending.DONE:
+        third = f"rollcage run --config {folder}/config.yaml"
+    else:
+        third = f"rollcage run --resume {folder}"
+    lines += [
+        "Try next:",
+        f"  rollcage show {folder}",
+        f"  rollcage show {folder} --where passed",
+        f"  {third}",
+    ]
+    return Text("\n".join(lines))
+
+
+def _short(path: Path) -> str:
+    """Relative to the working directory where it lies below."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
