@@ -1,0 +1,3 @@
+"""These folders are data: nothing in them is a test of this project."""
+
+collect_ignore_glob = ["*"]
