@@ -94,6 +94,7 @@ class SchedulerConfig:
     """Which tasks are worth playing, measured before they are trained on."""
 
     filter: bool = option(True, "probe first and set aside the tasks that are never or always solved")
+    ratings: str = option("", "run folder or tasks.parquet of an earlier measurement to start from")
     max_probes: int = option(
         4, "one-sided probing rollouts after which a task is set aside", low=1, high=1_000
     )

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator.compose import compose
-from orchestrator.config import Config, PolicyConfig, TasksConfig
+from orchestrator.config import Config, PolicyConfig, SchedulerConfig, TasksConfig
 from orchestrator.config_files import read_root
 from orchestrator.overrides import Override
 from orchestrator.paths import config_dirs, task_set_path
@@ -47,7 +47,12 @@ def ready(config: Config) -> Config:
     if run_dir.exists() and not run_dir.is_dir():
         raise ConfigError(f"run_dir={run_dir}: not a folder", "give a folder that is new or empty")
     return dataclasses.replace(
-        config, tasks=_tasks(config.tasks), policy=_policy(config.policy), run_id=run_id, run_dir=str(run_dir)
+        config,
+        tasks=_tasks(config.tasks),
+        policy=_policy(config.policy),
+        scheduler=_scheduler(config.scheduler),
+        run_id=run_id,
+        run_dir=str(run_dir),
     )
 
 
@@ -72,6 +77,13 @@ def _tasks(tasks: TasksConfig) -> TasksConfig:
         return tasks
     path = _existing("tasks.path", tasks.path, "give a task folder, a folder of them, or a file of rows")
     return dataclasses.replace(tasks, path=path, name=Path(path).stem)
+
+
+def _scheduler(scheduler: SchedulerConfig) -> SchedulerConfig:
+    if not scheduler.ratings:
+        return scheduler
+    ratings = _existing("scheduler.ratings", scheduler.ratings, "give RUN/tasks.parquet of an earlier run")
+    return dataclasses.replace(scheduler, ratings=ratings)
 
 
 def _policy(policy: PolicyConfig) -> PolicyConfig:
