@@ -76,7 +76,8 @@ class Played:
 class Scored:
     """An episode as its scorer returns it: rows of the schema (one a branch) without the group's columns.
 
-    `reward`, `passed` are None exactly where `failure` is set.
+    `reward`, `passed` are None exactly where `failure` is set. `turns` is one row of the trajectory schema:
+    what was said and done in full, and the state diff.
     """
 
     lease: Lease
@@ -84,3 +85,4 @@ class Scored:
     passed: bool | None
     failure: Failure | None
     rows: pa.RecordBatch
+    turns: pa.RecordBatch | None = None
