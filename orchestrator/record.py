@@ -24,7 +24,7 @@ from orchestrator.rows import finish_group
 from orchestrator.rules import faults, validate
 from orchestrator.runlock import RunLock
 from orchestrator.schema import SCHEMA
-from orchestrator.store import EPISODES, Location, PartWriter, StoreOptions
+from orchestrator.store import DEFAULTS, EPISODES, Location, PartWriter, StoreOptions
 from orchestrator.trajectories import TRAJECTORIES, TRAJECTORY_SCHEMA
 from orchestrator.types import Fate, Purpose, Scored
 
@@ -42,11 +42,11 @@ class RunRecord:
         self,
         run_dir: Path,
         run_id: str,
-        options: StoreOptions = StoreOptions(),  # noqa: B008 (frozen)
-        fault: FaultPoint = no_fault,
+        options: StoreOptions,
+        fault: FaultPoint,
     ) -> None:
         run_dir.mkdir(parents=True, exist_ok=True)
-        self._run_dir = run_dir
+        self.run_dir = run_dir
         self._fault = fault
         self._mutex = threading.Lock()
         self._broken = False
@@ -60,6 +60,13 @@ class RunRecord:
         except BaseException:
             self.close()
             raise
+
+    @classmethod
+    def open(
+        cls, run_dir: Path, run_id: str, options: StoreOptions = DEFAULTS, fault: FaultPoint = no_fault
+    ) -> RunRecord:
+        """Open the folder, and put right what a crash left in it."""
+        return cls(run_dir, run_id, options, fault)
 
     def finish_group(self, group: Group, decision: Decision) -> int | None:
         """Store a complete group and journal it; the `group_seq` of a delivered one. Twice is as once.
@@ -122,7 +129,7 @@ class RunRecord:
         for part, end in self.journal.part_ends().items():
             if not self._store.holds(part, end):
                 raise StreamError(
-                    f"part {part} of {self._run_dir / EPISODES} lacks groups that the journal has",
+                    f"part {part} of {self.run_dir / EPISODES} lacks groups that the journal has",
                     "restore the folder from a copy; the other parts can still be read",
                 )
 

@@ -46,6 +46,9 @@ class StoreOptions:
     is_synced: bool = True
 
 
+DEFAULTS = StoreOptions()
+
+
 @dataclass(frozen=True, slots=True)
 class Location:
     """Where a batch lies. `offset` and `size_bytes` are of the open part, `index` counts its batches."""
@@ -68,7 +71,7 @@ class PartWriter:
         self,
         folder: Path,
         schema: pa.Schema,
-        options: StoreOptions = StoreOptions(),
+        options: StoreOptions = DEFAULTS,
         fault: FaultPoint = no_fault,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
