@@ -1,6 +1,6 @@
 """Groups as they fill: which member is in, which must be played again, which group is complete.
 
-Each member counts once: its last attempt. A failed attempt is asked for again within the limit. A group is
+Each member counts once: its current attempt. A failed attempt is asked for again within the limit. A group is
 complete when every member has a verdict or no attempt left, or when it is cut; what arrives for it afterwards
 is late, is counted, and is never put into another group.
 """
@@ -17,7 +17,7 @@ from orchestrator.types import Fate, Purpose, Scored
 
 
 class Arrival(StrEnum):
-    """What became of a member that came in. `stray`: of no member or task of its group."""
+    """What became of a member that came in. `stray`: not of the attempt or the shape that was leased."""
 
     ACCEPTED = "accepted"
     DUPLICATE = "duplicate"
@@ -109,6 +109,10 @@ class GroupBuffer:
             raise ValueError(f"group {group_id!r} is open already or has no member")
         self._open[group_id] = _Open(task_id, purpose, group_size)
 
+    def expect(self, group_id: str, sample_index: int, attempt: int) -> None:
+        """Say which attempt of a member is being played, where it is not the last one asked for."""
+        self._open[group_id].attempts[sample_index] = attempt
+
     def add(self, scored: Scored) -> Added:
         """Take a member in."""
         added = self._add(scored)
@@ -128,11 +132,14 @@ class GroupBuffer:
             return Added(Arrival.LATE)
         if not 0 <= lease.sample_index < group.group_size or lease.task_id != group.task_id:
             return Added(Arrival.STRAY)
-        if lease.attempt < group.attempts.get(lease.sample_index, 0) or lease.sample_index in group.settled:
+        current = group.attempts.get(lease.sample_index, 0)
+        if lease.attempt < current or lease.sample_index in group.settled:
             return Added(Arrival.DUPLICATE)
-        if not _has_verdict(scored) and lease.attempt < self._max_retries:
-            group.attempts[lease.sample_index] = again = lease.attempt + 1
-            return Added(Arrival.ACCEPTED, retry=Retry(lease.group_id, lease.sample_index, again))
+        if lease.attempt > current:
+            return Added(Arrival.STRAY)
+        if not _has_verdict(scored) and current < self._max_retries:
+            group.attempts[lease.sample_index] = current + 1
+            return Added(Arrival.ACCEPTED, retry=Retry(lease.group_id, lease.sample_index, current + 1))
         group.settled[lease.sample_index] = scored
         is_complete = len(group.settled) == group.group_size
         return Added(Arrival.ACCEPTED, group=self.cut(lease.group_id) if is_complete else None)

@@ -72,20 +72,15 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class OpenMember:
-    """A member of a group that is not complete: its last attempt, and what came of it if that is known.
+    """A leased member of a group that is not complete: its last lease, and its outcome if it has one."""
 
-    `lease` is None where the member was never leased.
-    """
-
-    sample_index: int
-    attempt: int
-    lease: Lease | None
+    lease: Lease
     scored: Scored | None
 
 
 @dataclass(frozen=True, slots=True)
 class OpenGroup:
-    """A group that was begun and is not complete, with all its members."""
+    """A group that was begun and is not complete; members never leased are not among `members`."""
 
     group_id: str
     task_id: str
@@ -190,10 +185,10 @@ class Journal:
             AND l.attempt = (SELECT max(attempt) FROM leases AS m
                              WHERE m.group_id = l.group_id AND m.sample_index = l.sample_index)
             ORDER BY l.group_id, l.sample_index"""
-        groups: dict[str, list[sqlite3.Row]] = {}
+        groups: dict[str, list[OpenMember]] = {}
         for row in self._query(query):
-            groups.setdefault(row["group_id"], []).append(row)
-        return tuple(self._open_group(rows) for rows in groups.values())
+            groups.setdefault(row["group_id"], []).append(self._member(row))
+        return tuple(_open_group(members) for members in groups.values())
 
     def set_version(self, version: int) -> None:
         """Journal that the policy has this version now."""
@@ -262,18 +257,6 @@ class Journal:
                 f"resume it with --resume {found}, or choose another folder with run_dir=…",
             )
 
-    def _open_group(self, rows: Sequence[sqlite3.Row]) -> OpenGroup:
-        first = rows[0]
-        leased = {member.sample_index: member for member in map(self._member, rows)}
-        members = (leased.get(i, OpenMember(i, 0, None, None)) for i in range(first["group_size"]))
-        return OpenGroup(
-            first["group_id"],
-            first["task_id"],
-            Purpose(first["purpose"]),
-            first["group_size"],
-            tuple(members),
-        )
-
     def _member(self, row: sqlite3.Row) -> OpenMember:
         lease = Lease(
             run_id=self.run_id,
@@ -281,11 +264,10 @@ class Journal:
             **{name: row[name] for name in _LEASE_FIELDS},
         )
         if row["at_s"] is None or row["rows"] is None:
-            return OpenMember(lease.sample_index, lease.attempt, lease, None)
+            return OpenMember(lease, None)
         failure = Failure(Boundary(row["boundary"]), row["cause"], row["detail"]) if row["boundary"] else None
         passed = None if row["passed"] is None else bool(row["passed"])
-        scored = Scored(lease, row["reward"], passed, failure, _unpacked(row["rows"]))
-        return OpenMember(lease.sample_index, lease.attempt, lease, scored)
+        return OpenMember(lease, Scored(lease, row["reward"], passed, failure, _unpacked(row["rows"])))
 
     def _query(self, query: str, *values: object) -> list[sqlite3.Row]:
         with self._lock, self._told():
@@ -349,6 +331,11 @@ def _completed_of(row: Sequence[object]) -> Completed:
         valid_count=int(str(valid_count)),
         location=Location(*numbers) if numbers else None,
     )
+
+
+def _open_group(members: Sequence[OpenMember]) -> OpenGroup:
+    lease = members[0].lease
+    return OpenGroup(lease.group_id, lease.task_id, lease.purpose, lease.group_size, tuple(members))
 
 
 def _packed(rows: pa.RecordBatch) -> bytes:
