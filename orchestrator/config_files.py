@@ -108,8 +108,8 @@ def _text(path: Path) -> str:
 
 
 def _settings(path: Path, text: str, prefix: str) -> Iterator[Setting]:
-    loader = yaml.SafeLoader(text)
     try:
+        loader = yaml.SafeLoader(text)
         root = loader.get_single_node()
         if root is None:
             return
@@ -118,8 +118,6 @@ def _settings(path: Path, text: str, prefix: str) -> Iterator[Setting]:
         yield from _walk(loader, root, prefix, path)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not valid YAML: {error}", "mend the file") from error
-    finally:
-        loader.dispose()
 
 
 def _walk(loader: yaml.SafeLoader, node: yaml.MappingNode, prefix: str, path: Path) -> Iterator[Setting]:
