@@ -46,16 +46,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
-    except RollcageError as error:
-        if is_debugging:
-            raise
-        print(f"rollcage: {error}", file=sys.stderr)
-        return 2 if isinstance(error, ConfigError | TaskError | Unsupported) else 1
     except Exception as error:
         if is_debugging:
             raise
-        print(f"rollcage: {type(error).__name__}: {error}\n  remedy: --debug shows where", file=sys.stderr)
-        return 1
+        return _report(error)
+
+
+def _report(error: BaseException) -> int:
+    """Tell what went wrong, and return the exit code. Of errors that came together the first speaks."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, RollcageError):
+        print(f"rollcage: {error}", file=sys.stderr)
+        return 2 if isinstance(error, ConfigError | TaskError | Unsupported) else 1
+    print(f"rollcage: {type(error).__name__}: {error}\n  remedy: --debug shows where", file=sys.stderr)
+    return 1
 
 
 def _dispatch(arguments: Sequence[str]) -> int:
@@ -102,7 +107,7 @@ def _configured(args: argparse.Namespace, words: Sequence[str]) -> int:
         case "validate":
             from orchestrator.commands import validate
 
-            return validate.run(asked, args.json)
+            return validate.run(asked, args.json, args.gold_runs)
         case "measure":
             from orchestrator.commands import measure
 
@@ -156,6 +161,9 @@ def _add_own_arguments(made: dict[str, argparse.ArgumentParser]) -> None:
     for name in ("run", "measure"):
         made[name].add_argument("--json", action="store_true", help="print the summary as JSON")
     made["validate"].add_argument("--json", type=Path, metavar="FILE", help="write the reports as JSON")
+    made["validate"].add_argument(
+        "--gold-runs", type=int, default=3, metavar="N", help="play the solution so often"
+    )
     made["config"].add_argument("--schema", action="store_true", help="list every option")
     made["config"].add_argument("--json", action="store_true", help="with --schema: as JSON")
     made["doctor"].add_argument("--json", action="store_true", help="as JSON")
