@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import fsum
 from pathlib import Path
 from threading import Thread
 from wsgiref.simple_server import WSGIServer
@@ -33,6 +35,7 @@ PREFIX = "rollcage"
 OTHER = "other"
 SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 60, 120, 300, 600, 1_800)
 TOKENS = tuple(2.0**power for power in range(18))
+RECENT_REWARDS = 256
 REWARDS = (-1.0, -0.5, 0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 2.0)
 TARGETS_FILE = "metrics_targets.json"
 MAX_CAUSES = 64
@@ -169,6 +172,8 @@ class ConductorMetrics:
         )
         self._retries = family.counter("retries", "Failed attempts given another try.", "outcome", "cause")
         self._rewards = family.histogram("reward", "Rewards of episodes with a verdict.", REWARDS)
+        self._recent: deque[float] = deque(maxlen=RECENT_REWARDS)
+        self._reward_mean = family.gauge("reward_mean", f"Mean of the last {RECENT_REWARDS} rewards.")
         self._groups = family.counter("groups", "Complete groups by fate.", "fate")
         self._tasks = family.gauge("tasks", "Tasks by what the filter made of them.", "fate")
         self._leases = family.gauge("leases", "Episodes that pools have leave to play.")
@@ -190,6 +195,8 @@ class ConductorMetrics:
         self._episodes.labels(outcome=_outcome(bool(passed)), cause=stop.value if stop else OTHER).inc()
         if reward is not None:
             self._rewards.observe(reward)
+            self._recent.append(reward)
+            self._reward_mean.set(fsum(self._recent) / len(self._recent))
 
     def retried(self, failure: Failure) -> None:
         """A failed attempt gets another try."""
@@ -228,7 +235,9 @@ def declared() -> frozenset[str]:
         ConductorMetrics().registry,
     ):
         for metric in registry.collect():
-            names.update(_series(metric.name, metric.type))
+            names.update(sample.name for sample in metric.samples if not sample.name.endswith("_created"))
+            if not metric.samples:
+                names.update(_series(metric.name, metric.type))
     return frozenset(names)
 
 

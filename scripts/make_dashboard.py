@@ -85,9 +85,9 @@ PANELS = (
     ),
     Panel(
         "Reward mean",
-        "A sudden jump is a suspected hack until shown otherwise.",
+        "Of the last rewards. A sudden jump is a suspected hack until shown otherwise.",
         "short",
-        (Query(f"sum({rate('rollcage_reward_sum')}) / sum({rate('rollcage_reward_count')})", "reward"),),
+        (Query("rollcage_reward_mean", "reward"),),
     ),
     Panel(
         "Tasks",
@@ -189,7 +189,7 @@ def _panel(index: int, panel: Panel) -> Json:
         "description": panel.about,
         "datasource": dict(DATASOURCE),
         "gridPos": {"x": column * WIDTH, "y": row * HEIGHT, "w": WIDTH, "h": HEIGHT},
-        "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0, "custom": custom}, "overrides": []},
+        "fieldConfig": {"defaults": {"unit": panel.unit, "custom": custom}, "overrides": []},
         "options": {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi"}},
         "targets": targets,
     }
