@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from orchestrator.build import make_agent, make_backend
+from orchestrator.build import make_backend, make_budget, make_players
 from orchestrator.config import Config
 from orchestrator.logs import log_to
 from orchestrator.metrics import MetricsServer, PoolMetrics, ScorerMetrics
+from orchestrator.players import Scripts
 from orchestrator.pool import SandboxPool, TurnReport
 from orchestrator.rows import scored
 from orchestrator.scoring import facts_of
@@ -29,14 +30,18 @@ from workers.verifier.protocol import Submission
 class PoolActor:
     """A pool with its backend, agent and metrics."""
 
-    def __init__(self, name: str, config: Config, run_dir: Path) -> None:
+    def __init__(self, name: str, config: Config, run_dir: Path, scripts: Scripts) -> None:
         log_to(run_dir / "logs" / f"{name}.log", config.log_level)
         self._metrics = PoolMetrics(name, config.sandbox.backend, config.sandbox.pool_size)
         self._server = MetricsServer(self._metrics.registry, config.metrics.host, 0)
         self._host, self._is_serving = config.metrics.host, config.metrics.enabled
         self._slots = config.sandbox.pool_size
         self._pool = SandboxPool(
-            name, self._slots, make_backend(config.sandbox), make_agent(config), self._metrics
+            self._slots,
+            make_backend(config.sandbox),
+            make_players(config, scripts),
+            make_budget(config),
+            self._metrics,
         )
 
     async def start(self) -> int:

@@ -24,14 +24,13 @@ from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from orchestrator.actors import PoolActor, ScorerActor
-from orchestrator.conductor import Conductor
+from orchestrator.conductor import Conductor, Order
 from orchestrator.config import ClusterConfig, Config
 from orchestrator.metrics import Target
 from orchestrator.pool import TurnReport
 from orchestrator.progress import Progress
 from orchestrator.scoring import Ended
 from orchestrator.stats import RunStats
-from orchestrator.tasks_table import Known
 from orchestrator.types import Lease, Scored
 from workers.errors import ConfigError, InfrastructureError, RollcageError
 from workers.task import PublicTask, Task
@@ -56,7 +55,6 @@ def cluster(config: ClusterConfig) -> Iterator[None]:
 
     Our own node leaves no process and no folder; what a killed driver left is swept at the next start.
     """
-    quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
     if config.kind == "ray":
         try:
             ray.init(address=config.address, log_to_driver=False, logging_level=logging.ERROR)
@@ -79,7 +77,9 @@ def cluster(config: ClusterConfig) -> Iterator[None]:
             object_store_memory=OBJECT_STORE_BYTES,
             _node_ip_address="127.0.0.1",
             _temp_dir=str(folder),
-            **quiet,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
         )
         try:
             yield
@@ -90,9 +90,9 @@ def cluster(config: ClusterConfig) -> Iterator[None]:
 class ConductorHandle:
     """The conductor as the driver sees it."""
 
-    def __init__(self, config: Config, tasks: Sequence[Task], run_dir: Path, known: Mapping[str, Known]) -> None:
+    def __init__(self, order: Order) -> None:
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        self._actor = _make(_ConductorActor, here, config, tuple(tasks), run_dir, known)
+        self._actor = _make(_ConductorActor, here, order)
 
     async def run(self) -> RunStats:
         """Roll out to the end. A conductor that died is asked again: it goes on from the run folder."""
@@ -115,17 +115,17 @@ class ConductorHandle:
 class _ConductorActor(Conductor):
     """The conductor in its own process; makes its pools and scorers, which end with it."""
 
-    def __init__(self, config: Config, tasks: Sequence[Task], run_dir: Path, known: Mapping[str, Known]) -> None:
-        super().__init__(config, tasks, run_dir, known, pools(config, run_dir), scorers(config, run_dir))
+    def __init__(self, order: Order) -> None:
+        super().__init__(order, pools(order), scorers(order))
 
 
 class RayPool:
     """A pool on one node, made again when it was lost."""
 
-    def __init__(self, name: str, node_id: str, config: Config, run_dir: Path) -> None:
+    def __init__(self, name: str, node_id: str, order: Order) -> None:
         self.name = name
         where = NodeAffinitySchedulingStrategy(node_id, soft=False)
-        self._actor = _make(PoolActor, where, name, config, run_dir)
+        self._actor = _make(PoolActor, where, name, order.config, order.run_dir, order.scripts)
 
     async def start(self) -> int:
         for _ in range(MAX_LIVES - 1):
@@ -188,20 +188,26 @@ async def _metrics_target(actor: Actor, role: str, name: str) -> Target | None:
     return Target(address, role, name) if address else None
 
 
-def pools(config: Config, run_dir: Path) -> tuple[RayPool, ...]:
+def pools(order: Order) -> tuple[RayPool, ...]:
     """One pool for each live node that offers the resource. Raises ConfigError where there is none."""
-    nodes = [n for n in ray.nodes() if n["Alive"] and n["Resources"].get(HOST_RESOURCE, 0) >= 1]
+    nodes = [
+        n
+        for n in ray.nodes()  # type: ignore[no-untyped-call]
+        if n["Alive"] and n["Resources"].get(HOST_RESOURCE, 0) >= 1
+    ]
     if not nodes:
         raise ConfigError(
             f"no node of the cluster offers the resource {HOST_RESOURCE!r}",
             f"start the nodes that may hold sandboxes with: ray start … --resources '{{\"{HOST_RESOURCE}\": 1}}'",
         )
     ordered = sorted(nodes, key=lambda n: str(n["NodeID"]))
-    return tuple(RayPool(f"pool-{n}", node["NodeID"], config, run_dir) for n, node in enumerate(ordered))
+    return tuple(RayPool(f"pool-{n}", node["NodeID"], order) for n, node in enumerate(ordered))
 
 
-def scorers(config: Config, run_dir: Path) -> tuple[RayScorer, ...]:
-    return tuple(RayScorer(f"scorer-{n}", config, run_dir) for n in range(config.scorer.count))
+def scorers(order: Order) -> tuple[RayScorer, ...]:
+    return tuple(
+        RayScorer(f"scorer-{n}", order.config, order.run_dir) for n in range(order.config.scorer.count)
+    )
 
 
 async def _answer(ref: object, deadline_s: float | None, cause: str) -> object:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -21,6 +22,7 @@ from orchestrator.groups import GroupBuffer
 from orchestrator.logs import log_to
 from orchestrator.loop import PoolHandle, roll_out
 from orchestrator.metrics import ConductorMetrics, MetricsServer, Target, remove_targets, write_targets
+from orchestrator.players import Scripts
 from orchestrator.progress import Phase, Progress, Straggler
 from orchestrator.record import RunRecord
 from orchestrator.scheduler import Scheduler, SchedulerSettings
@@ -67,23 +69,27 @@ class OwnedScorer(ScorerHandle, Protocol):
     async def close(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is to be run, where it is recorded, and what is known before. `scripts` are played by policy=script."""
+
+    config: Config
+    tasks: tuple[Task, ...]
+    run_dir: Path
+    known: Mapping[str, Known] = field(default_factory=dict)
+    scripts: Scripts = field(default_factory=dict)
+
+
 class Conductor:
     """`run` once; `progress` and `drain` meanwhile."""
 
-    def __init__(
-        self,
-        config: Config,
-        tasks: Sequence[Task],
-        run_dir: Path,
-        known: Mapping[str, Known],
-        pools: Sequence[OwnedPool],
-        scorers: Sequence[OwnedScorer],
-    ) -> None:
+    def __init__(self, order: Order, pools: Sequence[OwnedPool], scorers: Sequence[OwnedScorer]) -> None:
+        config, run_dir = order.config, order.run_dir
         log_to(run_dir / "logs" / "conductor.log", config.log_level)
         self._config, self._run_dir = config, run_dir
-        self._tasks = {task.task_id: task for task in tasks}
+        self._tasks = {task.task_id: task for task in order.tasks}
         self._pools, self._scorers = pools, scorers
-        self._scheduler = Scheduler(tuple(self._tasks), scheduler_settings(config), known)
+        self._scheduler = Scheduler(tuple(self._tasks), scheduler_settings(config), order.known)
         self._metrics = ConductorMetrics()
         self._tally = Tally(self._metrics)
         self._desk: Desk | None = None
@@ -105,6 +111,7 @@ class Conductor:
             self._desk = Desk(
                 DeskSettings(
                     run_id=config.run_id,
+                    run_dir=self._run_dir,
                     seed=config.seed,
                     deadline_s=config.rollout.deadline_s,
                     concurrency=config.rollout.concurrency,
@@ -127,9 +134,8 @@ class Conductor:
                 await asyncio.to_thread(record.finish, detail or "done")
         finally:
             self._desk = None
-            await asyncio.gather(
-                *(part.close() for part in (*self._pools, *self._scorers)), return_exceptions=True
-            )
+            closing = [pool.close() for pool in self._pools] + [scorer.close() for scorer in self._scorers]
+            await asyncio.gather(*closing, return_exceptions=True)
             server.close()
             await asyncio.to_thread(remove_targets, self._run_dir)
             await asyncio.to_thread(record.close)
@@ -215,10 +221,8 @@ class Conductor:
     async def _announce(self, server: MetricsServer) -> None:
         host = self._config.metrics.host
         targets: list[Target] = [Target(f"{host}:{server.start()}", "conductor", "")]
-        for part in (*self._pools, *self._scorers):
-            target = await part.metrics_target()
-            if target is not None:
-                targets.append(target)
+        asked = [pool.metrics_target() for pool in self._pools] + [s.metrics_target() for s in self._scorers]
+        targets += [target for target in await asyncio.gather(*asked) if target is not None]
         await asyncio.to_thread(write_targets, self._run_dir, targets)
 
     def _phase(self) -> Phase:

@@ -17,7 +17,8 @@ from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hin
 OnBadTask = Literal["error", "skip"]
 SplitChoice = Literal["any", "train", "eval"]
 PolicyKind = Literal["local", "openai", "script"]
-PolicyFlavour = Literal["auto", "vllm", "sglang", "llamacpp", "plain"]
+PolicyFlavour = Literal["auto", "vllm", "sglang", "llamacpp", "chat"]
+Logprobs = Literal["raw", "processed"]
 SandboxKind = Literal["bubblewrap", "fake"]
 Scaffold = Literal["auto", "react", "plain"]
 OnMalformedCall = Literal["observe", "end", "ignore"]
@@ -65,6 +66,7 @@ class PolicyConfig:
     flavour: PolicyFlavour = option("auto", "openai: how to ask the server for token ids; auto probes it")
     api_key_env: str = option("OPENAI_API_KEY", "openai: environment variable that holds the key, if any")
     tokenizer: str = option("", "openai: the model's tokenizer.json or its folder, for token-exact episodes")
+    logprobs_mode: Logprobs = option("raw", "raw: of the model; processed: of what is sampled from")
     gguf: str = option("", "local: another GGUF model file; empty: the one that is shipped")
     parallel: int = option(4, "local: requests in parallel", low=1, high=256)
     threads: int | None = option(None, "local: CPU threads; null: one a core", low=1)

@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow.compute as pc
 
@@ -37,6 +38,7 @@ class DeskSettings:
     """`deadline_s` is for an episode's whole life; `concurrency` episodes are in flight at most."""
 
     run_id: str
+    run_dir: Path
     seed: int
     deadline_s: float
     concurrency: int
@@ -114,7 +116,9 @@ class Desk:
 
     def public_tasks(self, leases: Iterable[Lease], known: set[str]) -> dict[str, PublicTask]:
         """The public halves that these leases need and the pool does not know yet."""
-        return {lease.task_id: self.tasks[lease.task_id].public for lease in leases if lease.task_id not in known}
+        return {
+            lease.task_id: self.tasks[lease.task_id].public for lease in leases if lease.task_id not in known
+        }
 
     async def settle(self, scored: Scored) -> None:
         """Take in one scored episode. Raises RunStopped when failures pass their share."""
@@ -125,22 +129,19 @@ class Desk:
             return
         await asyncio.to_thread(self._keep, scored)
         del self._out[lease.episode_id]
-        added = self._buffer.add(scored)
-        self._tally.ended(scored, is_retried=added.retry is not None)
-        if added.retry is not None:
-            self._seats.appendleft(_Seat(added.retry.group_id, added.retry.sample_index, added.retry.attempt))
-        if added.group is not None:
-            await self._finish(added.group)
+        await self._admit(scored)
         self._news.set()
         self._breaker.count(scored.failure)
 
     async def resume(self) -> bool:
         """Take up what an earlier life of this run left, if anything: finished groups teach, open ones go on."""
-        finished = await asyncio.to_thread(lambda: list(read_groups(self._record.run_dir)))
+        finished = await asyncio.to_thread(lambda: list(read_groups(self._settings.run_dir)))
         unfinished = self._record.journal.unfinished()
         for batch in finished:
             first = batch.filter(pc.equal(batch["branch_index"], 0))
-            plan = _plan_of(first["group_id"][0].as_py(), first["task_id"][0].as_py(), first["group_size"][0].as_py())
+            plan = _plan_of(
+                first["group_id"][0].as_py(), first["task_id"][0].as_py(), first["group_size"][0].as_py()
+            )
             self._scheduler.restore(plan)
             self._scheduler.record(plan, first["passed"].to_pylist())
             self._tally.restored(first, plan.purpose)
@@ -149,17 +150,18 @@ class Desk:
         return bool(finished or unfinished)
 
     async def _reopen(self, group: OpenGroup) -> None:
+        """Go on with a group: outcomes that were journalled count, every other member is played again."""
         plan = _plan_of(group.group_id, group.task_id, group.group_size)
         self._scheduler.restore(plan)
-        self._open(group.group_id, plan, seats=())
-        for member in group.members:
-            added = self._buffer.add(member.scored) if member.scored is not None else None
-            if added is None:
-                self._seats.append(_Seat(group.group_id, member.sample_index, member.attempt))
-            elif added.retry is not None:
-                self._seats.append(_Seat(group.group_id, member.sample_index, added.retry.attempt))
-            if added is not None and added.group is not None:
-                await self._finish(added.group)
+        begun = {member.lease.sample_index: member for member in group.members}
+        self._open(group.group_id, plan, (index for index in range(plan.size) if index not in begun))
+        for index, member in begun.items():
+            attempt = member.lease.attempt
+            self._buffer.expect(group.group_id, index, attempt)
+            if member.scored is None:
+                self._seats.append(_Seat(group.group_id, index, attempt))
+            else:
+                await self._admit(member.scored)
 
     def _open_next(self) -> bool:
         plan = self._scheduler.next_group() if self._buffer.room else None
@@ -193,6 +195,14 @@ class Desk:
     def _keep(self, scored: Scored) -> None:
         self._record.journal.outcome(scored)
         self._record.add_turns(scored)
+
+    async def _admit(self, scored: Scored) -> None:
+        added = self._buffer.add(scored)
+        self._tally.ended(scored, is_retried=added.retry is not None)
+        if added.retry is not None:
+            self._seats.appendleft(_Seat(added.retry.group_id, added.retry.sample_index, added.retry.attempt))
+        if added.group is not None:
+            await self._finish(added.group)
 
     async def _finish(self, group: Group) -> None:
         decision = decide(group, self._settings.estimator)

@@ -10,16 +10,18 @@ import asyncio
 import logging
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.cluster import ConductorHandle, cluster
 from orchestrator.compose import to_yaml
+from orchestrator.conductor import Order
 from orchestrator.config import Config
 from orchestrator.logs import log_to
 from orchestrator.memory import PeakMemory
 from orchestrator.paths import task_source
+from orchestrator.players import read_scripts
 from orchestrator.progress import Phase, Progress
 from orchestrator.stats import RunResult, RunStats
 from orchestrator.summary import write_summary
@@ -37,7 +39,11 @@ Watch = Callable[[Progress], None]
 
 
 def run(
-    config: Config, *, resume: Path | None = None, is_measuring: bool = False, on_progress: Watch | None = None
+    config: Config,
+    *,
+    resume: Path | None = None,
+    is_measuring: bool = False,
+    on_progress: Watch | None = None,
 ) -> RunResult:
     """Run, or resume, or only measure. Call it in the main thread.
 
@@ -50,12 +56,13 @@ def run(
         config = replace(config, rollout=replace(config.rollout, groups=0))
     tasks = load_tasks(config)
     run_dir = Path(config.run_dir).resolve()
-    known = _known_ratings(config, tasks)
+    scripts = read_scripts(config.policy.script, tasks) if config.policy.kind == "script" else {}
+    order = Order(config, tasks, run_dir, _known_ratings(config, tasks), scripts)
     _claim(run_dir, config, is_resuming=resume is not None)
     log_to(run_dir / "logs" / "driver.log", config.log_level)
     watch(Progress(Phase.STARTING, time.monotonic() - began_s, "starting Ray, the sandboxes and the policy"))
     with PeakMemory() as memory, cluster(config.cluster):
-        stats = asyncio.run(_conduct(config, tasks, run_dir, known, watch))
+        stats = asyncio.run(_conduct(order, watch))
     timings = replace(stats.timings, wall_s=time.monotonic() - began_s)
     stats = replace(stats, timings=timings, peak_memory_mb=memory.peak_mb)
     write_summary(stats)
@@ -117,10 +124,8 @@ def _claim(run_dir: Path, config: Config, is_resuming: bool) -> None:
         ) from error
 
 
-async def _conduct(
-    config: Config, tasks: Sequence[Task], run_dir: Path, known: Mapping[str, Known], watch: Watch
-) -> RunStats:
-    conductor = ConductorHandle(config, tasks, run_dir, known)
+async def _conduct(order: Order, watch: Watch) -> RunStats:
+    conductor = ConductorHandle(order)
     running = asyncio.create_task(conductor.run())
     drains: list[asyncio.Task[None]] = []
 

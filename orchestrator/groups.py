@@ -1,8 +1,8 @@
 """Groups as they fill: which member is in, which must be played again, which group is complete.
 
-Each member counts once: its current attempt. A failed attempt is asked for again within the limit. A group is
-complete when every member has a verdict or no attempt left, or when it is cut; what arrives for it afterwards
-is late, is counted, and is never put into another group.
+Each member counts once: its current attempt. A failed attempt is asked for again within the limit, unless it
+was the verdict that failed. A group is complete when every member has a verdict or no attempt left, or when it
+is cut; what arrives for it afterwards is late, is counted, and is never put into another group.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from enum import StrEnum
 
 from orchestrator.advantages import Estimator, advantages, has_signal, is_valid
 from orchestrator.types import Fate, Purpose, Scored
+from workers.errors import Boundary
 
 
 class Arrival(StrEnum):
@@ -137,7 +138,7 @@ class GroupBuffer:
             return Added(Arrival.DUPLICATE)
         if lease.attempt > current:
             return Added(Arrival.STRAY)
-        if not _has_verdict(scored) and current < self._max_retries:
+        if _may_play_again(scored) and current < self._max_retries:
             group.attempts[lease.sample_index] = current + 1
             return Added(Arrival.ACCEPTED, retry=Retry(lease.group_id, lease.sample_index, current + 1))
         group.settled[lease.sample_index] = scored
@@ -168,6 +169,12 @@ def decide(
     if is_stale:
         return Decision(Fate.STALE, "stale", found)
     return Decision(Fate.DELIVERED, "", found)
+
+
+def _may_play_again(scored: Scored) -> bool:
+    """A missing verdict is no reason: an agent that can stall the judge would buy itself another draw."""
+    is_judges = scored.failure is None or scored.failure.boundary is Boundary.VERIFIER
+    return not _has_verdict(scored) and not is_judges
 
 
 def _has_verdict(scored: Scored) -> bool:

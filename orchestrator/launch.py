@@ -56,6 +56,11 @@ def ready(config: Config) -> Config:
     )
 
 
+def playable(config: Config) -> Config:
+    """The same with its tasks checked: what a command needs that plays tasks but makes no run."""
+    return dataclasses.replace(config, tasks=_tasks(config.tasks))
+
+
 def resumed(run_dir: Path, overrides: Sequence[Override], dirs: Sequence[Path]) -> Config:
     """The configuration of an earlier run, with only what may differ in its second life overridden."""
     for override in overrides:
@@ -98,8 +103,9 @@ def _policy(policy: PolicyConfig) -> PolicyConfig:
         case "script":
             if not policy.script:
                 raise ConfigError("policy=script without policy.script", "add policy.script=FILE or FOLDER")
-            script = _existing("policy.script", policy.script, "give a shell script, or a folder of them")
-            return dataclasses.replace(policy, script=script)
+            # What is no file may be each task's own scripts: players.read_scripts knows the words.
+            script = Path(policy.script).expanduser().absolute()
+            return dataclasses.replace(policy, script=str(script)) if script.exists() else policy
     return policy
 
 

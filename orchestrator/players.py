@@ -91,7 +91,9 @@ def read_scripts(chosen: str, tasks: Sequence[Task]) -> Scripts:
         files = sorted(path.glob("*.sh")) if path.is_dir() else [path]
         scripts = tuple(_read(file) for file in files)
         if not scripts:
-            raise ConfigError(f"policy.script = {chosen}: no *.sh in it", "give a script or a folder of scripts")
+            raise ConfigError(
+                f"policy.script = {chosen}: no *.sh in it", "give a script or a folder of scripts"
+            )
         return {task.task_id: scripts for task in tasks}
     kind, _, name = chosen.partition("/")
     if kind not in ("solution", "attacks", "honest"):
@@ -133,4 +135,6 @@ def _read(file: Path) -> Script:
             raise ConfigError(f"policy.script = {file}: larger than {MAX_SCRIPT_BYTES} bytes", "shorten it")
         return Script(file.name, file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"policy.script = {file}: can't be read: {error}", "give a UTF-8 shell script") from error
+        raise ConfigError(
+            f"policy.script = {file}: can't be read: {error}", "give a UTF-8 shell script"
+        ) from error

@@ -71,7 +71,9 @@ class SandboxPool:
         self._has_ended.clear()
         self._metrics.busy(len(self._live))
         report = TurnReport(
-            tuple(played.lease for played in ended), self.slots - len(self._live), await self._players.version()
+            tuple(played.lease for played in ended),
+            self.slots - len(self._live),
+            await self._players.version(),
         )
         return report, ended
 

@@ -100,9 +100,10 @@ class RunRecord:
 
     def close(self) -> None:
         """Let the folder go; an unfinished run can be opened again. Closing twice is safe."""
-        for name in ("_turns", "_store", "journal", "_run_lock"):
-            if hasattr(self, name):
-                getattr(self, name).close()
+        with self._mutex:  # what another thread has begun to write is written first
+            for name in ("_turns", "_store", "journal", "_run_lock"):
+                if hasattr(self, name):
+                    getattr(self, name).close()
 
     def __enter__(self) -> RunRecord:
         return self

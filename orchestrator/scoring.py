@@ -62,7 +62,9 @@ def unplayed(lease: Lease, task: Task, failure: Failure) -> Scored:
 class Bench:
     """`room` more episodes may end before scoring would fall behind."""
 
-    def __init__(self, scorers: Sequence[ScorerHandle], concurrency: int, backlog: int, attempts: int) -> None:
+    def __init__(
+        self, scorers: Sequence[ScorerHandle], concurrency: int, backlog: int, attempts: int
+    ) -> None:
         self._scorers = tuple(scorers)
         self._busy = [0] * len(self._scorers)
         self._turnstile = asyncio.Semaphore(concurrency * len(self._scorers))

@@ -46,7 +46,9 @@ class Tally:
             return
         self._final(scored.rows, scored.lease.purpose)
         stop = scored.rows["stop_reason"][0].as_py()
-        self._metrics.episode(scored.passed, scored.reward, StopReason(stop) if stop else None, scored.failure)
+        self._metrics.episode(
+            scored.passed, scored.reward, StopReason(stop) if stop else None, scored.failure
+        )
 
     def group(self, purpose: Purpose, decision: Decision) -> None:
         """One group was finished."""

@@ -96,7 +96,12 @@ class Policy(Protocol):
         ...
 
     async def sample_text(
-        self, messages: tuple[Message, ...], tools_json: str, sampling: Sampling, session: str, deadline_s: float
+        self,
+        messages: tuple[Message, ...],
+        tools_json: str,
+        sampling: Sampling,
+        session: str,
+        deadline_s: float,
     ) -> Completion:
         """Sample after these messages, in text mode. Raises PolicyError."""
         ...
