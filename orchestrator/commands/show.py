@@ -29,7 +29,7 @@ MAX_LIMIT = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What to show. `episode_id` empty lists; the id may leave out the run's own name in front."""
+    """What to show. An empty `episode_id` lists."""
 
     run: str
     where: str = ""
@@ -81,18 +81,23 @@ def _one(query: Query) -> ExitCode:
 def print_episode(found: EpisodeRecord, console: Console) -> None:
     """Header, then each message and the calls it led to, then the verdict's parts and the state's changes."""
     console.print(_header(found))
-    calls = list(found.tool_calls)
     turn = 0
     for message in found.messages:
         console.print(Panel(plain(message.content), title=message.role, title_align="left", expand=False))
         if message.role == "assistant":
-            for call in (item for item in calls if item.turn == turn):
-                console.print(_call(call))
+            _print_calls(found.tool_calls, range(turn, turn + 1), console)
             turn += 1
+    _print_calls(found.tool_calls, range(turn, found.num_turns + 1), console)
     if found.reward_parts:
         console.print(_parts(found.reward_parts))
     for change in found.changes:
         console.print(_change(change))
+
+
+def _print_calls(calls: tuple[ToolCall, ...], turns: range, console: Console) -> None:
+    for call in calls:
+        if call.turn in turns:
+            console.print(_call(call))
 
 
 def plain(text: str) -> Text:
