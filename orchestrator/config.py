@@ -83,12 +83,6 @@ class SandboxConfig:
     backend: SandboxKind = option("bubblewrap", "bubblewrap: unprivileged namespaces; fake: none, for tests")
     pool_size: int = option(8, "sandboxes at once on each node", low=1, high=10_000)
     keepers: int | None = option(None, "keeper processes on each node; null: one a core", low=1, high=1_024)
-    memory_mb: int | None = option(None, "cap on what any task may ask for, MiB; null: as tasks say", low=16)
-    storage_mb: int | None = option(None, "cap on what any task may ask for, MiB; null: as tasks say", low=1)
-    create_timeout_s: float = option(
-        30.0, "longest that making a sandbox may take, seconds", low=0, above=True
-    )
-    verify_every: int = option(50, "re-hash the image through the slot at every n-th reset; 0: never", low=0)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
@@ -220,3 +221,10 @@ def test_a_missing_file_or_folder_is_refused(tmp_path: Path) -> None:
 def test_every_option_can_be_read_by_its_key() -> None:
     config = composed()
     assert {key: option_value(config, key) for key in OPTIONS}["seed"] == 0
+
+
+def test_every_option_is_read_somewhere() -> None:
+    package = Path(__file__).resolve().parents[2] / "orchestrator"
+    code = "\n".join(path.read_text() for path in package.rglob("*.py") if path.name != "config.py")
+    names = {option.key: option.key.rpartition(".")[2] for option in options() if option.key != "labels"}
+    assert [key for key, name in names.items() if not re.search(rf"\.{name}\b", code)] == []
