@@ -10,19 +10,20 @@ import json
 import os
 from pathlib import Path
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.stats import Ending, PassRate, Quantiles, RunStats, TaskStats, pass_rate
+from orchestrator.stats import Ending, PassRate, Quantiles, RunStats, Spread, TaskStats, pass_rate
 from orchestrator.types import Fate, TaskState
 
 SUMMARY_FILE = "summary.json"
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 _STATES = {
     TaskState.ACTIVE: Text("kept", "green"),
-    TaskState.TOO_EASY: Text("set aside: too easy", "yellow"),
-    TaskState.TOO_HARD: Text("set aside: too hard", "yellow"),
+    TaskState.TOO_EASY: Text("aside: too easy", "yellow"),
+    TaskState.TOO_HARD: Text("aside: too hard", "yellow"),
     TaskState.QUARANTINED: Text("quarantined", "red"),
 }
 
@@ -126,7 +127,7 @@ def _task_json(task: TaskStats) -> Json:
 
 
 def _tasks_table(tasks: tuple[TaskStats, ...]) -> Table:
-    table = Table(title="Tasks: pass rate with its 95 % interval", title_justify="left", expand=False)
+    table = Table(title="Tasks: pass rate with its 95 % interval", title_justify="left", box=SIMPLE_HEAD)
     for name in ("task", "pass rate", "interval", "measured on", "decision", "why"):
         table.add_column(name, overflow="fold")
     order = list(TaskState)
@@ -135,7 +136,7 @@ def _tasks_table(tasks: tuple[TaskStats, ...]) -> Table:
         table.add_row(
             Text(task.task_id),
             "–" if rate.rate is None else f"{rate.rate:.2f}",
-            f"{rate.low:.2f} – {rate.high:.2f}",
+            f"{rate.low:.2f}–{rate.high:.2f}",
             f"{rate.attempts} {source}",
             _STATES[task.state],
             Text(task.reason),
@@ -144,7 +145,12 @@ def _tasks_table(tasks: tuple[TaskStats, ...]) -> Table:
 
 
 def _totals_table(stats: RunStats) -> Table:
-    table = Table(title=f"Run {stats.run_id}: {_ending(stats)}", title_justify="left", show_header=False)
+    table = Table(
+        title=f"Run {stats.run_id}: {_ending(stats)}",
+        title_justify="left",
+        show_header=False,
+        box=SIMPLE_HEAD,
+    )
     table.add_column("what")
     table.add_column("value", overflow="fold")
     groups = ", ".join(
@@ -157,7 +163,7 @@ def _totals_table(stats: RunStats) -> Table:
         "groups": f"{sum(stats.groups.values())} of {stats.groups_asked}" + (f": {groups}" if groups else ""),
         "episodes": f"{stats.episodes_ok} judged" + (f" ({stops})" if stops else ""),
         "failed": f"{stats.episodes_failed}, {stats.retries} more retried",
-        "reward": _numbers(rewards.mean, rewards.std, rewards.low, rewards.high),
+        "reward": _told(rewards),
         "episodes per second": "–" if rate is None else f"{rate:.2f}",
         "sandbox reset": _milliseconds(stats.resets_s),
         "sampled tokens": f"{stats.tokens_sampled:,}",
@@ -169,10 +175,12 @@ def _totals_table(stats: RunStats) -> Table:
     return table
 
 
-def _numbers(mean: float | None, std: float | None, low: float | None, high: float | None) -> str:
-    if mean is None or std is None or low is None or high is None:
+def _told(rewards: Spread) -> str:
+    if rewards.mean is None or rewards.std is None or rewards.low is None or rewards.high is None:
         return "none"
-    return f"mean {mean:.3f} ± {std:.3f}, from {low:g} to {high:g}"
+    if rewards.low == rewards.high:
+        return f"{rewards.low:g} in all {rewards.count}" if rewards.count > 1 else f"{rewards.low:g}"
+    return f"mean {rewards.mean:.3f} ± {rewards.std:.3f}, from {rewards.low:g} to {rewards.high:g}"
 
 
 def _milliseconds(resets: Quantiles) -> str:
@@ -186,7 +194,7 @@ def _ending(stats: RunStats) -> str:
 
 
 def _failures_table(stats: RunStats) -> Table:
-    table = Table(title="Yield lost", title_justify="left")
+    table = Table(title="Yield lost", title_justify="left", box=SIMPLE_HEAD)
     for name in ("boundary", "cause", "episodes"):
         table.add_column(name)
     for item in sorted(stats.failures, key=lambda item: -item.count):

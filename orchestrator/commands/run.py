@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 from rich.console import Console
@@ -16,6 +17,8 @@ from orchestrator.paths import config_dirs, run_folder
 from orchestrator.summary import as_json, print_summary
 from orchestrator.view import showing
 from workers.errors import ConfigError
+
+WIDTH_WITHOUT_TERMINAL = 110
 
 
 def run(asked: Invocation, *, resume: str | None, is_json: bool, is_measuring: bool = False) -> ExitCode:
@@ -45,5 +48,6 @@ def _one(config: Config, resume: Path | None, is_json: bool, is_measuring: bool)
     if is_json:
         print(json.dumps(as_json(result.stats)))
     else:
-        print_summary(result.stats, Console())
+        is_terminal = sys.stdout.isatty()
+        print_summary(result.stats, Console(width=None if is_terminal else WIDTH_WITHOUT_TERMINAL))
     return result.exit_code
