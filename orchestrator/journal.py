@@ -107,8 +107,9 @@ class Journal:
             raise
 
     def close(self) -> None:
-        """Closing twice is safe."""
-        self._connection.close()
+        """Closing twice is safe, and waits for what another thread has begun."""
+        with self._lock:
+            self._connection.close()
 
     def lease(self, leases: Sequence[Lease]) -> None:
         """Journal leases before they are handed out, all or none. A repeated attempt replaces its lease."""

@@ -47,12 +47,16 @@ class PoolHandle(Protocol):
 
 async def roll_out(desk: Desk, pools: Sequence[PoolHandle], bench: Bench) -> None:
     """Run until the desk has nothing more to do. Raises what stops a run: a broken circuit, a full disk."""
-    async with asyncio.TaskGroup() as running:
-        for pool in pools:
-            running.create_task(_drive(desk, pool, bench, running), name=pool.name)
+    async with asyncio.TaskGroup() as judging:
+        judges = [judging.create_task(_judge(desk, bench), name=f"judge-{n}") for n in range(bench.width)]
+        async with asyncio.TaskGroup() as driving:
+            for pool in pools:
+                driving.create_task(_drive(desk, pool, bench), name=pool.name)
+        for judge in judges:
+            judge.cancel()
 
 
-async def _drive(desk: Desk, pool: PoolHandle, bench: Bench, running: asyncio.TaskGroup) -> None:
+async def _drive(desk: Desk, pool: PoolHandle, bench: Bench) -> None:
     free = await pool.start()
     known: set[str] = set()
     out: dict[str, Lease] = {}
@@ -77,8 +81,9 @@ async def _drive(desk: Desk, pool: PoolHandle, bench: Bench, running: asyncio.Ta
         desk.policy_version = max(desk.policy_version, report.policy_version)
         for index, lease in enumerate(report.ended):
             if out.pop(lease.episode_id, None) == lease:
-                running.create_task(_score(desk, bench, Ended(lease, batch, index)), name=lease.episode_id)
+                bench.put(Ended(lease, batch, index), desk.tasks[lease.task_id])
 
 
-async def _score(desk: Desk, bench: Bench, ended: Ended) -> None:
-    await desk.settle(await bench.score(ended, desk.tasks[ended.lease.task_id]))
+async def _judge(desk: Desk, bench: Bench) -> None:
+    while True:
+        await desk.settle(await bench.next())

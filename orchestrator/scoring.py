@@ -1,4 +1,4 @@
-"""The scorers' bench: hands ended episodes to scorers, a bounded number at a time, and insists on an answer.
+"""The scorers' bench: hands ended episodes to scorers, so many at a time, and insists on an answer.
 
 Invariants: each ended episode gives exactly one `Scored`; a scorer that dies or gives no verdict is asked no
 more than `attempts` times in all, the next time another one; a lost batch is a failure of the infrastructure,
@@ -60,28 +60,32 @@ def unplayed(lease: Lease, task: Task, failure: Failure) -> Scored:
 
 
 class Bench:
-    """`room` more episodes may end before scoring would fall behind."""
+    """Ended episodes wait here for a verdict. `room` more may be leased before scoring would fall behind."""
 
-    def __init__(
-        self, scorers: Sequence[ScorerHandle], concurrency: int, backlog: int, attempts: int
-    ) -> None:
+    def __init__(self, scorers: Sequence[ScorerHandle], concurrency: int, backlog: int, attempts: int) -> None:
+        self.width = concurrency * len(scorers)
         self._scorers = tuple(scorers)
         self._busy = [0] * len(self._scorers)
-        self._turnstile = asyncio.Semaphore(concurrency * len(self._scorers))
+        self._queue: asyncio.Queue[tuple[Ended, Task]] = asyncio.Queue()
         self._backlog, self._attempts = backlog, attempts
-        self.waiting = 0
+
+    @property
+    def waiting(self) -> int:
+        """Episodes that ended and have no verdict yet."""
+        return self._queue.qsize() + sum(self._busy)
 
     @property
     def room(self) -> int:
         return max(0, self._backlog - self.waiting)
 
-    async def score(self, ended: Ended, task: Task) -> Scored:
-        self.waiting += 1
-        try:
-            async with self._turnstile:
-                return await self._insist(ended, task)
-        finally:
-            self.waiting -= 1
+    def put(self, ended: Ended, task: Task) -> None:
+        """Let an episode wait. Bounded by `room`, which leases heed: what was leased must have a place."""
+        self._queue.put_nowait((ended, task))
+
+    async def next(self) -> Scored:
+        """The next waiting episode, judged. Call it from `width` tasks at once."""
+        ended, task = await self._queue.get()
+        return await self._insist(ended, task)
 
     async def _insist(self, ended: Ended, task: Task) -> Scored:
         failure = Failure(Boundary.INFRASTRUCTURE, "not_scored")

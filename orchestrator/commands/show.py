@@ -56,7 +56,7 @@ def _list(query: Query) -> ExitCode:
     if not rows:
         console.print("no episode" + (f" where {query.where}" if query.where else ""), markup=False)
         return ExitCode.DONE
-    table = Table(title=f"{len(rows)} episodes of {folder.name}", title_justify="left")
+    table = Table(title=Text(f"{len(rows)} episodes of {folder.name}"), title_justify="left")
     for name in COLUMNS:
         table.add_column(name.replace("_", " "), overflow="fold")
     for row in rows:

@@ -123,7 +123,7 @@ def test_a_run_in_which_nothing_was_played_has_a_summary(tmp_path: Path) -> None
     facts = json.loads(write_summary(empty).read_text())
     assert facts["episodes_per_s"] is None
     assert not any(isinstance(value, float) and math.isnan(value) for value in facts.values())
-    assert "failed: endpoint_unreachable" in shown(empty)
+    assert "failed: [/nothing] said" in shown(empty)
 
 
 def test_the_table_shows_tasks_totals_failures_and_what_to_do_next(tmp_path: Path) -> None:
