@@ -118,7 +118,7 @@ def test_the_summary_file_holds_the_numbers_whole_and_alone(tmp_path: Path) -> N
 
 def test_a_run_in_which_nothing_was_played_has_a_summary(tmp_path: Path) -> None:
     empty = RunStats(
-        "r", tmp_path, "run", Ending.FAILED, "mine", "openai", 0, ending_detail="endpoint_unreachable"
+        "r", tmp_path, "run", Ending.FAILED, "mine", "openai", 0, ending_detail="[/nothing] said"
     )
     facts = json.loads(write_summary(empty).read_text())
     assert facts["episodes_per_s"] is None
