@@ -146,7 +146,7 @@ def _tasks_table(tasks: tuple[TaskStats, ...]) -> Table:
 
 def _totals_table(stats: RunStats) -> Table:
     table = Table(
-        title=f"Run {stats.run_id}: {_ending(stats)}",
+        title=Text(f"Run {stats.run_id}: {_ending(stats)}"),
         title_justify="left",
         show_header=False,
         box=SIMPLE_HEAD,

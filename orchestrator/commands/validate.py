@@ -20,10 +20,10 @@ from rich.text import Text
 from orchestrator.build import make_backend
 from orchestrator.compose import compose
 from orchestrator.config import Config
-from orchestrator.driver import load_tasks
 from orchestrator.exits import ExitCode
 from orchestrator.invocation import Invocation
 from orchestrator.launch import playable
+from orchestrator.loading import load_tasks
 from orchestrator.paths import config_dirs
 from workers.errors import ConfigError
 from workers.task import Task

@@ -1,0 +1,43 @@
+"""From a config to the tasks that it names, or to everything that is wrong with them. Needs no cluster."""
+
+from __future__ import annotations
+
+import logging
+
+from orchestrator.config import Config
+from orchestrator.paths import task_source
+from workers.errors import ConfigError, Fault, TaskError
+from workers.task import Task
+from workers.taskset import load
+
+logger = logging.getLogger(__name__)
+
+
+def load_tasks(config: Config) -> tuple[Task, ...]:
+    """The tasks that the config names. Raises TaskError or ConfigError with everything that is wrong."""
+    chosen = config.tasks
+    loaded = load(task_source(chosen), chosen.on_bad_task, chosen.max_instruction_bytes)
+    for fault in loaded.faults:
+        logger.warning("left out: %s", fault)
+    for dropped in loaded.dropped:
+        logger.warning("left out: %s: %s", dropped.task_id, dropped.reason)
+    tasks = [t for t in loaded.tasks if chosen.split in ("any", t.public.split.value)][: chosen.limit]
+    if not tasks:
+        raise ConfigError(
+            f"no task to play in {task_source(chosen)}: {len(loaded.tasks)} loaded, {len(loaded.dropped)} overlong,"
+            f" none of split {chosen.split}",
+            "give another tasks.path, tasks.split or tasks.max_instruction_bytes",
+        )
+    if faults := tuple(f for task in tasks for f in _image_faults(task, config.sandbox.backend)):
+        raise TaskError(faults)
+    return tuple(tasks)
+
+
+def _image_faults(task: Task, backend: str) -> tuple[Fault, ...]:
+    """A task whose image no node can make would wait for ever: say so at once."""
+    image = task.public.image
+    if image == "host":
+        return ()
+    remedy = 'put the files that it needs into environment/files and set [rollcage] image = "host"'
+    problem = f"the {backend} backend has no way to make this image"
+    return (Fault(task.task_id, "task.toml", "image", image, problem, remedy),)
