@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from orchestrator.errors import SchemaError, StreamError
-from orchestrator.rows import finish_group
+from orchestrator.rows import finish_group, scored
 from orchestrator.rules import faults, row_faults, validate, validate_rows
 from orchestrator.schema import EPISODE_SCHEMA, GROUP_COLUMNS, SCHEMA, VERSION
 from orchestrator.types import Fate
 from tests.stream.making import FACTS, MADE_AT_S, branch, group, lease, member, trajectory, verdict
-from workers.trajectory import LogprobsMode, Segment, StopReason
+from workers.trajectory import Branch, LogprobsMode, Segment, StopReason
 
 NULLABLE = {
     *("group_seq", "failure_boundary", "failure_cause", "passed", "stop_reason", "protection", "advantages"),
@@ -125,10 +126,6 @@ def test_a_broken_rule_is_told_with_its_row(name: str, values: list[object], rul
 
 
 def spoilt(change: Callable[[dict[str, np.ndarray], list[Segment]], None]) -> pa.RecordBatch:
-    from dataclasses import replace
-
-    from orchestrator.rows import scored
-
     made = branch()
     arrays = {"token_ids": made.token_ids, "loss_mask": made.loss_mask, "logprobs": made.logprobs}
     segments = list(made.segments)
@@ -195,30 +192,13 @@ def test_a_broken_token_rule_is_told_with_its_row(
 
 
 def test_an_episode_that_is_ok_has_a_completion() -> None:
-    from orchestrator.rows import scored
-
-    silent = trajectory([branch(((5, 0),))])
-    silent = trajectory([type(silent.branches[0])(*_only_prompt())])
-    found = row_faults(scored(lease(), FACTS, silent, verdict(0.0), MADE_AT_S).rows)
+    prompt, nothing = np.arange(5, dtype=np.int32), np.full(5, np.nan, np.float32)
+    silent = Branch(prompt, 5, np.zeros(5, np.uint8), nothing, (Segment(0, 5, 0, "user", False),))
+    found = row_faults(scored(lease(), FACTS, trajectory([silent]), verdict(0.0), MADE_AT_S).rows)
     assert any("completion must not be empty" in fault for fault in found)
 
 
-def _only_prompt() -> tuple[object, ...]:
-    prompt = np.arange(5, dtype=np.int32)
-    return (
-        prompt,
-        5,
-        np.zeros(5, np.uint8),
-        np.full(5, np.nan, np.float32),
-        (Segment(0, 5, 0, "user", False),),
-    )
-
-
 def test_an_episode_without_tokens_is_whole_where_the_mode_says_none() -> None:
-    from dataclasses import replace
-
-    from orchestrator.rows import scored
-
     told = replace(trajectory(), branches=(), logprobs_mode=LogprobsMode.NONE, tokenizer_sha256="")
     rows = scored(lease(), FACTS, told, verdict(1.0), MADE_AT_S).rows
     validate_rows(rows, full=True)
@@ -226,10 +206,6 @@ def test_an_episode_without_tokens_is_whole_where_the_mode_says_none() -> None:
 
 
 def test_a_truncated_episode_may_be_masked_out_whole() -> None:
-    from dataclasses import replace
-
-    from orchestrator.rows import scored
-
     masked = replace(branch(), loss_mask=np.zeros(14, np.uint8))
     for stop, is_allowed in ((StopReason.MAX_TOKENS, True), (StopReason.SUBMITTED, False)):
         rows = scored(lease(), FACTS, trajectory([masked], stop), verdict(0.0), MADE_AT_S).rows
