@@ -1,0 +1,135 @@
+"""The command, whole: real Ray, real sandboxes, scripts as the agent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.rollcage import alive, groups, kill, rollcage, rows, start, summary, wait_for
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
+
+SCRIPTED = ("policy=script", "rollout.group_size=1", "scheduler.filter=off", "metrics.enabled=false")
+
+
+def make_task(folder: Path, name: str, check: str = "hi", threshold: str = "") -> Path:
+    task = folder / name
+    (task / "tests").mkdir(parents=True)
+    (task / "environment" / "files").mkdir(parents=True)
+    (task / "environment" / "files" / "note.txt").write_text("start\n")
+    (task / "task.toml").write_text(
+        '[rollcage.verifier]\nkind = "match"\nfile = "out.txt"\n' f'gold = "{check}"\nhow = "exact"\n{threshold}'
+    )
+    (task / "instruction.md").write_text(f"Write {check} to out.txt.\n")
+    return task
+
+
+def test_the_solutions_of_the_quickstart_set_all_score_one(tmp_path: Path) -> None:
+    done = rollcage("run", "policy.script=solution", *SCRIPTED, "run_dir=run", cwd=tmp_path)
+    assert done.code == 0, done.out + done.err
+    found = rows(tmp_path / "run")
+    assert len(found) >= 40
+    assert {row["task_id"] for row in found if row["reward"] != 1.0} == set()
+    assert all(row["passed"] and row["protection"] == "values" for row in found)
+    assert summary(tmp_path / "run")["episodes"]["ok"] == len(found)
+
+
+def test_one_script_prints_its_reward_and_writes_the_episode(tmp_path: Path) -> None:
+    make_task(tmp_path / "tasks", "hello")
+    script = tmp_path / "x.sh"
+    script.write_text("echo hi > out.txt\n")
+    arguments = ("tasks.path=tasks", f"policy.script={script}", "rollout.groups=1", *SCRIPTED)
+    done = rollcage("run", *arguments, "run_dir=run", cwd=tmp_path)
+    assert done.code == 0, done.out + done.err
+    (row,) = rows(tmp_path / "run")
+    assert (row["reward"], row["passed"], row["stop_reason"]) == (1.0, True, "submitted")
+    assert row["reset_digest"]
+    assert row["state_digest"]
+    shown = rollcage("show", "run", "--where", "path = 'out.txt' and kind = 'added'", cwd=tmp_path)
+    assert row["episode_id"] in shown.out
+    again = rollcage("run", *arguments, "run_dir=run", cwd=tmp_path)
+    assert again.code == 2
+    assert "--resume" in again.err
+
+
+def test_the_same_bytes_start_every_episode(tmp_path: Path) -> None:
+    make_task(tmp_path / "tasks", "hello")
+    script = tmp_path / "x.sh"
+    script.write_text("rm note.txt; echo $RANDOM > out.txt; touch /tmp/left\n")
+    arguments = ("tasks.path=tasks", f"policy.script={script}", "policy=script", "rollout.group_size=6")
+    done = rollcage("run", *arguments, "scheduler.filter=off", "run_dir=run", cwd=tmp_path)
+    assert done.code == 0, done.out + done.err
+    found = rows(tmp_path / "run")
+    assert len(found) == 6
+    assert len({row["reset_digest"] for row in found}) == 1
+    assert len({row["state_digest"] for row in found}) > 1
+
+
+def test_a_killed_run_leaves_nothing_running_and_resumes_with_every_group_once(tmp_path: Path) -> None:
+    for number in range(12):
+        make_task(tmp_path / "tasks", f"task-{number:02d}")
+    script = tmp_path / "x.sh"
+    script.write_text("sleep 0.7; echo hi > out.txt\n")
+    arguments = ("tasks.path=tasks", f"policy.script={script}", *SCRIPTED, "rollout.concurrency=2")
+    process = start("run", *arguments, "run_dir=run", cwd=tmp_path)
+    wait_for(lambda: (tmp_path / "run" / "episodes").is_dir() and len(groups(tmp_path / "run")) >= 3, 90, "groups")
+    under = kill(process)
+    assert under
+    wait_for(lambda: not alive(under), 30, "everything under the killed driver is gone")
+    before = [batch["group_id"][0].as_py() for batch in groups(tmp_path / "run")]
+    assert len(before) < 12
+    done = rollcage("run", "--resume", "run", cwd=tmp_path)
+    assert done.code == 0, done.out + done.err
+    after = [batch["group_id"][0].as_py() for batch in groups(tmp_path / "run")]
+    assert after[: len(before)] == before
+    assert sorted(after) == [f"g{n:06d}" for n in range(12)]
+    assert {row["reward"] for row in rows(tmp_path / "run")} == {1.0}
+
+
+def test_a_harbor_folder_without_our_table_runs_in_app(tmp_path: Path) -> None:
+    task = tmp_path / "tasks" / "good"
+    (task / "tests").mkdir(parents=True)
+    (task / "task.toml").write_text('[metadata]\ndifficulty = "easy"\n[verifier]\ntimeout_sec = 30.0\n')
+    (task / "instruction.md").write_text("Write `hi` to /app/out.txt.\n")
+    (task / "tests" / "test.sh").write_text(
+        'if [ "$(cat /app/out.txt 2>/dev/null)" = "hi" ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n'
+    )
+    for body, reward in (("echo hi > /app/out.txt", 1.0), ("true", 0.0)):
+        script = tmp_path / f"{reward}.sh"
+        script.write_text(body + "\n")
+        run_dir = f"run-{reward}"
+        arguments = ("tasks.path=tasks", f"policy.script={script}", *SCRIPTED, f"run_dir={run_dir}")
+        done = rollcage("run", *arguments, cwd=tmp_path)
+        assert done.code == 0, done.out + done.err
+        (row,) = rows(tmp_path / run_dir)
+        assert (row["reward"], row["protection"]) == (reward, "shared")
+
+
+def test_a_judge_that_gives_no_verdict_is_a_failure_and_never_a_zero(tmp_path: Path) -> None:
+    task = make_task(tmp_path / "tasks", "hello")
+    (task / "task.toml").write_text('[rollcage.verifier]\nkind = "script"\n')
+    (task / "tests" / "test.sh").write_text("exit 0\n")
+    done = rollcage("run", "tasks.path=tasks", "policy.script=noop", *SCRIPTED, "run_dir=run", cwd=tmp_path)
+    assert done.code == 1
+    (row,) = rows(tmp_path / "run")
+    assert (row["status"], row["failure_boundary"], row["reward"]) == ("failed", "verifier", None)
+    assert "reward_missing" in done.out + done.err
+
+
+def test_an_endpoint_that_is_down_ends_the_run_with_the_cause(tmp_path: Path) -> None:
+    make_task(tmp_path / "tasks", "hello")
+    arguments = ("policy=openai", "policy.url=http://127.0.0.1:9/v1", "policy.attempts=2")
+    done = rollcage("run", "tasks.path=tasks", *arguments, "run_dir=run", cwd=tmp_path)
+    assert done.code == 1
+    assert "endpoint_unreachable" in done.err + done.out
+    assert "Traceback" not in done.err + done.out
+
+
+def test_a_task_whose_image_nobody_can_make_is_refused_at_once(tmp_path: Path) -> None:
+    task = make_task(tmp_path / "tasks", "hello")
+    (task / "environment" / "Dockerfile").write_text("FROM debian\n")
+    done = rollcage("run", "tasks.path=tasks", "policy.script=noop", *SCRIPTED, cwd=tmp_path, timeout_s=60)
+    assert done.code == 2
+    assert "hello" in done.err
+    assert "image" in done.err
