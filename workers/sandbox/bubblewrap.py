@@ -1,0 +1,288 @@
+"""Sandboxes by bubblewrap, without root or a daemon.
+
+Everything that a sandbox is (processes, mounts, files) lives in the namespaces of a keeper process, one for
+each core; when the owner dies, however it dies, the kernel removes it all.
+Invariants: a sandbox is handed out only with its reset proved from inside the keeper; closing is safe twice and
+under cancellation; no wait is without a deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import itertools
+import os
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from workers.archive import Archive
+from workers.errors import SandboxError, Unsupported
+from workers.sandbox.client import KeeperClient
+from workers.sandbox.image import HostImage, host_image
+from workers.sandbox.messages import Close, Create, Exec, Freeze, Mount, Operation, Read, Setup, Write
+from workers.sandbox.protocol import Command, ExecResult, FinalState, SandboxSpec
+from workers.sandbox.slot import HOME
+from workers.trajectory import Change, ChangeKind
+
+_GRACE_S = 15.0
+_FILE_TIMEOUT_S = 20.0
+_FREEZE_TIMEOUT_S = 120.0
+_CLOSE_TIMEOUT_S = 30.0
+_IMPORT_ROUNDS = 4
+_RESERVED = (
+    "/usr",
+    "/etc",
+    "/proc",
+    "/dev",
+    "/tmp",
+    "/sys",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib64",
+    "/home/agent",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BubblewrapOptions:
+    """How this host is shared out.
+
+    keepers: keeper processes; 0 means one for each core.
+    uid: the user that keepers run under when the owner is root; no other process should have it.
+    layer_limit_mb: memory for unpacked layers in each keeper.
+    output_kill_mb: a command that prints more than this is killed.
+    create_timeout_s: how long a sandbox may take to come up.
+    masked: more folders under /usr that no sandbox may see.
+    """
+
+    keepers: int = 0
+    uid: int = 64917
+    layer_limit_mb: int = 1024
+    output_kill_mb: int = 64
+    create_timeout_s: float = 20.0
+    masked: tuple[str, ...] = ()
+
+
+class BubblewrapBackend:
+    """Makes bubblewrap sandboxes on this host."""
+
+    def __init__(self, options: BubblewrapOptions = BubblewrapOptions()) -> None:  # noqa: B008
+        self._options = options
+        self._keepers: list[KeeperClient] = []
+        self._numbers = itertools.count(1)
+        self._image: HostImage | None = None
+
+    async def start(self) -> None:
+        """Start the keepers. Raises SandboxError with the remedy where this machine can't."""
+        if self._keepers:
+            return
+        image = await asyncio.to_thread(host_image, self._options.masked)
+        self._image = image
+        try:
+            for _ in range(self._options.keepers or len(os.sched_getaffinity(0))):
+                keeper = await asyncio.to_thread(KeeperClient, image, self._options.uid)
+                self._keepers.append(keeper)
+                await keeper.set_up(self._setup(image), self._options.create_timeout_s)
+                await keeper.give(image.etc.digest, image.etc.data, self._options.create_timeout_s)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def create(self, spec: SandboxSpec) -> BubblewrapSandbox:
+        """A fresh sandbox, its reset proved."""
+        _check(spec)
+        living = [keeper for keeper in self._keepers if keeper.is_alive]
+        if not living:
+            raise SandboxError("create_failed", "the backend was not started, or was closed")
+        keeper = min(living, key=lambda k: k.slot_count)
+        keeper.slot_count += 1
+        number = next(self._numbers)
+        try:
+            digest = await self._create_on(keeper, number, spec)
+        except BaseException:
+            keeper.slot_count -= 1
+            keeper.post_close(number)
+            raise
+        assert self._image is not None
+        return BubblewrapSandbox(keeper, number, spec, digest, self._image.agent_path, self._options)
+
+    async def close(self) -> None:
+        """End every keeper and with it every sandbox. Safe twice."""
+        keepers, self._keepers = self._keepers, []
+        await asyncio.gather(*(keeper.close() for keeper in keepers))
+
+    def _setup(self, image: HostImage) -> Setup:
+        return Setup(
+            uid=self._options.uid,
+            image_digest=image.digest,
+            etc=image.etc.digest,
+            binds=image.binds,
+            links=image.links,
+            path=image.agent_path,
+            first_process=image.first_process,
+            layer_limit_bytes=self._options.layer_limit_mb << 20,
+            create_timeout_s=self._options.create_timeout_s,
+        )
+
+    async def _create_on(self, keeper: KeeperClient, number: int, spec: SandboxSpec) -> str:
+        """Ask for the slot, handing over the layers that the keeper does not hold."""
+        assert self._image is not None
+        archives = (self._image.etc, *spec.layers, *(item.files for item in spec.read_only))
+        by_digest = {archive.digest: archive for archive in archives}
+        request = _create_request(number, spec)
+        for _ in range(_IMPORT_ROUNDS):
+            answer = await keeper.call(Operation.CREATE, request, self._options.create_timeout_s + _GRACE_S)
+            missing = answer.head.get("missing")
+            if not isinstance(missing, list):
+                return str(answer.head["reset_digest"])
+            for digest in missing:
+                archive = by_digest[str(digest)]
+                await keeper.give(archive.digest, archive.data, self._options.create_timeout_s + _GRACE_S)
+        raise SandboxError("layers_full", "the keeper can't hold this sandbox's layers: raise layer_limit_mb")
+
+
+class BubblewrapSandbox:
+    """One slot of a keeper."""
+
+    def __init__(
+        self, keeper: KeeperClient, number: int, spec: SandboxSpec, reset_digest: str, path: str,
+        options: BubblewrapOptions,
+    ) -> None:  # fmt: skip
+        self._keeper = keeper
+        self._number = number
+        self._workspace = spec.workspace_path
+        self._path = path
+        self._options = options
+        self._reset_digest = reset_digest
+        self._is_closed = False
+
+    @property
+    def reset_digest(self) -> str:
+        return self._reset_digest
+
+    async def exec(self, command: Command) -> ExecResult:
+        """Run one command to its end or to a limit."""
+        request = Exec(
+            slot=self._number,
+            argument_count=len(command.argv),
+            cwd=self._absolute(command.cwd or self._workspace),
+            timeout_s=command.timeout_s,
+            output_limit_bytes=command.output_limit_bytes,
+            output_kill_bytes=self._options.output_kill_mb << 20,
+        )
+        words = [os.fsencode(word) for word in (*command.argv, *self._environment(command))]
+        if any(b"\0" in word for word in words) or not command.argv:
+            return _refused("an argument is empty or holds a NUL byte")
+        blobs = (command.stdin, b"\0".join(words))
+        answer = await self._keeper.call(Operation.EXEC, request, command.timeout_s + _GRACE_S, blobs)
+        code, limit = int(str(answer.head["code"])), str(answer.head["limit"])
+        return ExecResult(
+            exit_code=code if code >= 0 else 128 - code,
+            signal=-code if code < 0 else None,
+            stdout=answer.blobs[0],
+            stderr=answer.blobs[1],
+            dropped_bytes=int(str(answer.head["dropped"])),
+            timed_out=limit == "timeout",
+            oom_killed=limit == "memory",
+            output_killed=limit == "output",
+            duration_s=float(str(answer.head["duration_s"])),
+        )
+
+    async def read_file(self, path: str, max_bytes: int = 1 << 20) -> bytes:
+        """Read a regular file as the agent would."""
+        request = Read(self._number, self._absolute(path), max_bytes, _FILE_TIMEOUT_S)
+        try:
+            answer = await self._keeper.call(Operation.READ, request, _FILE_TIMEOUT_S + _GRACE_S)
+        except OSError as error:
+            if error.errno in (errno.EINVAL, errno.EFBIG, errno.ENXIO):
+                raise ValueError(f"{path}: {error.strerror}") from error
+            raise
+        return answer.blobs[0]
+
+    async def write_file(self, path: str, data: bytes) -> None:
+        """Write a file as the agent would, making folders on the way."""
+        request = Write(self._number, self._absolute(path), _FILE_TIMEOUT_S)
+        await self._keeper.call(Operation.WRITE, request, _FILE_TIMEOUT_S + _GRACE_S, (data,))
+
+    async def freeze(self, max_bytes: int = 64 << 20) -> FinalState:
+        """Kill every process in the sandbox, then read what changed in the workspace."""
+        request = Freeze(self._number, max_bytes, _FREEZE_TIMEOUT_S)
+        answer = await self._keeper.call(Operation.FREEZE, request, _FREEZE_TIMEOUT_S + _GRACE_S)
+        too_large = str(answer.head["too_large"])
+        listed = answer.head["changes"]
+        assert isinstance(listed, list)
+        changes = tuple(_change(item) for item in listed if isinstance(item, list))
+        archive = None if too_large else Archive(answer.blobs[0], str(answer.head["digest"]))
+        return FinalState(archive, too_large, changes)
+
+    async def close(self) -> None:
+        """Destroy it. Safe twice, and under cancellation."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._keeper.slot_count -= 1
+        if not self._keeper.is_alive:
+            return
+        try:
+            await self._keeper.call(Operation.CLOSE, Close(self._number), _CLOSE_TIMEOUT_S)
+        except SandboxError as error:
+            if error.cause != "keeper_died":  # then the kernel has closed it
+                raise
+        except asyncio.CancelledError:
+            self._keeper.post_close(self._number)
+            raise
+
+    def _absolute(self, path: str) -> str:
+        return str(PurePosixPath(self._workspace) / path)
+
+    def _environment(self, command: Command) -> list[str]:
+        variables = {
+            "PATH": self._path, "HOME": HOME, "USER": "agent", "LOGNAME": "agent", "SHELL": "/bin/bash",
+            "LANG": "C.UTF-8", "TERM": "dumb", **dict(command.env),
+        }  # fmt: skip
+        return [f"{name}={value}" for name, value in variables.items()]
+
+
+def _create_request(number: int, spec: SandboxSpec) -> Create:
+    return Create(
+        slot=number,
+        workspace_path=spec.workspace_path,
+        layers=tuple(layer.digest for layer in spec.layers),
+        mounts=tuple(Mount(item.path, item.files.digest) for item in spec.read_only),
+        limits=spec.limits,
+    )
+
+
+def _check(spec: SandboxSpec) -> None:
+    if spec.image != "host":
+        raise Unsupported(f"image {spec.image!r}", 'sandbox=docker, or image = "host"')
+    if spec.limits.allow_internet:
+        raise Unsupported("internet access from a bubblewrap sandbox", "sandbox=docker")
+    if not spec.layers:
+        raise SandboxError("create_failed", "a sandbox needs at least one layer")
+    for path in (spec.workspace_path, *(item.path for item in spec.read_only)):
+        if (
+            str(PurePosixPath(path)) != path
+            or not path.startswith("/")
+            or path == "/"
+            or ".." in path.split("/")
+        ):
+            raise SandboxError("create_failed", f"not a plain absolute path: {path!r}")
+        if any(path == reserved or path.startswith(f"{reserved}/") for reserved in _RESERVED):
+            raise SandboxError("create_failed", f"{path} lies in a folder that belongs to the image")
+    for item in spec.read_only:
+        if spec.workspace_path == item.path or spec.workspace_path.startswith(f"{item.path}/"):
+            raise SandboxError("create_failed", f"{item.path} would hide the workspace")
+
+
+def _change(item: list[object]) -> Change:
+    path, kind, size, mode, text = item
+    return Change(str(path), ChangeKind(str(kind)), int(str(size)), int(str(mode)), str(text))
+
+
+def _refused(why: str) -> ExecResult:
+    return ExecResult(
+        exit_code=126, signal=None, stdout=b"", stderr=f"{why}\n".encode(), dropped_bytes=0, timed_out=False,
+        oom_killed=False, output_killed=False, duration_s=0.0,
+    )  # fmt: skip

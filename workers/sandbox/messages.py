@@ -1,0 +1,127 @@
+"""What the owner asks of a keeper, as typed facts over the wire's JSON. Standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from enum import StrEnum
+from typing import TypeVar
+
+from workers.sandbox.wire import Json
+from workers.task import Limits
+
+
+class Operation(StrEnum):
+    SETUP = "setup"
+    IMPORT = "import"
+    CREATE = "create"
+    EXEC = "exec"
+    READ = "read"
+    WRITE = "write"
+    FREEZE = "freeze"
+    CLOSE = "close"
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """Once per keeper. `etc` is the digest of the layer shown at /etc; blobs: none."""
+
+    uid: int
+    image_digest: str
+    etc: str
+    binds: tuple[str, ...]
+    links: tuple[tuple[str, str], ...]
+    path: str
+    first_process: str
+    layer_limit_bytes: int
+    create_timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """Blobs: the archive."""
+
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    path: str
+    layer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    slot: int
+    workspace_path: str
+    layers: tuple[str, ...]
+    mounts: tuple[Mount, ...]
+    limits: Limits
+
+
+@dataclass(frozen=True, slots=True)
+class Exec:
+    """Blobs: stdin, and the arguments and variables joined by NUL."""
+
+    slot: int
+    argument_count: int
+    cwd: str
+    timeout_s: float
+    output_limit_bytes: int
+    output_kill_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    slot: int
+    path: str
+    max_bytes: int
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Blobs: the body."""
+
+    slot: int
+    path: str
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Freeze:
+    slot: int
+    max_bytes: int
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    slot: int
+
+
+Request = Setup | Import | Create | Exec | Read | Write | Freeze | Close
+T = TypeVar("T", Setup, Import, Create, Exec, Read, Write, Freeze, Close)
+
+
+def encode(operation: Operation, request: Request) -> dict[str, Json]:
+    """The head of a request."""
+    return {"op": operation.value, "request": asdict(request)}
+
+
+def decode(kind: type[T], head: Mapping[str, Json]) -> T:
+    """The request in a head. The owner is trusted: a wrong shape is a bug and raises TypeError or KeyError."""
+    body = head["request"]
+    assert isinstance(body, dict)
+    values = {field.name: _revive(field.name, body[field.name]) for field in fields(kind)}
+    return kind(**values)  # type: ignore[arg-type]
+
+
+def _revive(name: str, value: Json) -> object:
+    if name == "limits" and isinstance(value, dict):
+        return Limits(**value)  # type: ignore[arg-type]
+    if name == "mounts" and isinstance(value, list):
+        return tuple(Mount(**item) for item in value)  # type: ignore[arg-type]
+    if isinstance(value, list):
+        return tuple(tuple(item) if isinstance(item, list) else item for item in value)
+    return value
