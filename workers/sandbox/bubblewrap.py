@@ -12,6 +12,7 @@ import asyncio
 import errno
 import itertools
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -67,7 +68,7 @@ class BubblewrapOptions:
 class BubblewrapBackend:
     """Makes bubblewrap sandboxes on this host."""
 
-    def __init__(self, options: BubblewrapOptions = BubblewrapOptions()) -> None:  # noqa: B008
+    def __init__(self, options: BubblewrapOptions = BubblewrapOptions()) -> None:
         self._options = options
         self._keepers: list[KeeperClient] = []
         self._numbers = itertools.count(1)
@@ -276,7 +277,7 @@ def _check(spec: SandboxSpec) -> None:
             raise SandboxError("create_failed", f"{item.path} would hide the workspace")
 
 
-def _change(item: list[object]) -> Change:
+def _change(item: Sequence[object]) -> Change:
     path, kind, size, mode, text = item
     return Change(str(path), ChangeKind(str(kind)), int(str(size)), int(str(mode)), str(text))
 

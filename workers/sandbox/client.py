@@ -98,12 +98,17 @@ async def _answer(sock: socket.socket) -> wire.Message:
     """Wait until there is an answer, and take it."""
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
-    loop.add_reader(sock, lambda: ready.done() or ready.set_result(None))
+    loop.add_reader(sock, _settle, ready)
     try:
         await ready
     finally:
         loop.remove_reader(sock)
     return wire.receive(sock)
+
+
+def _settle(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
 
 
 def _checked(message: wire.Message) -> wire.Message:

@@ -22,7 +22,7 @@ def freeze_state(request: Freeze, slot: Create, handle: int, lowers: list[str], 
         wire.send(reply, {"ok": True, "too_large": str(error), "changes": []})
         return
     archive = pack(tree.entries)
-    listed = [change.to_json() for change in changes(tree, lowers)]
+    listed: list[wire.Json] = [change.to_json() for change in changes(tree, lowers)]
     wire.send(
         reply, {"ok": True, "too_large": "", "digest": archive.digest, "changes": listed}, (archive.data,)
     )

@@ -68,6 +68,7 @@ class Birth:
     starting: Starting
     reply: socket.socket
     deadline: float
+    report: bytes = b""
     pid: int = 0
     pidfd: int = -1
 
@@ -190,9 +191,12 @@ class Keeper:
                     raise Failure("create_failed", _complaints(birth.starting) or "the first process died")
                 else:
                     self._finish_birth(birth)
-            except (DirtyReset, Failure, OSError) as error:
-                cause = "dirty_reset" if isinstance(error, DirtyReset) else "create_failed"
-                self._end_birth(birth, error if isinstance(error, Failure) else Failure(cause, str(error)))
+            except Failure as error:
+                self._end_birth(birth, error)
+            except DirtyReset as error:
+                self._end_birth(birth, Failure("dirty_reset", str(error)))
+            except (OSError, ValueError) as error:
+                self._end_birth(birth, Failure("create_failed", str(error)))
 
     def _finish_birth(self, birth: Birth) -> None:
         """The first process has spoken: prove the reset and hand the slot out."""
@@ -303,11 +307,15 @@ class Keeper:
 
 
 def _learn_pid(birth: Birth) -> None:
-    report = os.read(birth.starting.status, 4096)
-    if not report:
+    """Take a piece of bubblewrap's report; its first line names the slot's first process."""
+    piece = os.read(birth.starting.status, 4096)
+    if not piece:
         raise Failure("create_failed", _complaints(birth.starting) or "bubblewrap ended without a word")
-    birth.pid = int(json.loads(report.split(b"\n")[0])["child-pid"])
-    birth.pidfd = os.pidfd_open(birth.pid)
+    birth.report += piece
+    line, newline, _ = birth.report.partition(b"\n")
+    if newline:
+        birth.pid = int(json.loads(line)["child-pid"])
+        birth.pidfd = os.pidfd_open(birth.pid)
 
 
 def _kill(pid: int) -> None:

@@ -143,8 +143,8 @@ def start(line: list[str], status_read: int, status_write: int) -> Starting:
     try:
         process = subprocess.Popen(
             line,
-            stdin=theirs,
-            stdout=theirs,
+            stdin=theirs.fileno(),
+            stdout=theirs.fileno(),
             stderr=complaints,
             pass_fds=(status_write,),
             env={},

@@ -20,7 +20,7 @@ def run_command(entry: Entry, request: Exec, blobs: tuple[bytes, ...], reply: so
     stdin, words = blobs
     parts = words.split(b"\0")
     argv, pairs = parts[: request.argument_count], parts[request.argument_count :]
-    env = dict(pair.split(b"=", 1) for pair in pairs)  # type: ignore[misc]
+    env = {name: value for name, _, value in (pair.partition(b"=") for pair in pairs)}
     supervisor = Supervisor(request, entry.limits.memory_mb << 20, reply.fileno())
     outcome = supervisor.run(entry, argv, env, stdin)
     head: dict[str, wire.Json] = {
