@@ -143,13 +143,13 @@ def test_solution_tests_and_attacks_never_reach_the_public_half(tmp_path: Path) 
 
 def test_all_of_our_settings_are_read(tmp_path: Path) -> None:
     toml = (
-        '[rollcage]\nworkspace = "/srv/work"\nscope = "system"\nsplit = "eval"\ntools = ["run", "submit"]\n'
+        '[rollcage]\nworkspace = "/srv/work"\nscope = "workspace"\nsplit = "eval"\ntools = ["run", "submit"]\n'
         'answer_file = "out/answer.txt"\npass_threshold = 0.5\nimage = "docker:debian:12"\n'
         "[rollcage.limits]\npids = 9\ninodes = 100\nopen_files = 64\n"
     )
     task = one(make(tmp_path / "t", toml + MATCH + "timeout_s = 7\n"))
     public = task.public
-    assert (public.workspace_path, public.scope, public.split) == ("/srv/work", Scope.SYSTEM, Split.EVAL)
+    assert (public.workspace_path, public.scope, public.split) == ("/srv/work", Scope.WORKSPACE, Split.EVAL)
     assert (public.tools, public.answer_file, public.image) == (
         ("run", "submit"),
         "out/answer.txt",

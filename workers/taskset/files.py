@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workers.archive import EMPTY, Archive, Entry, EntryKind, pack
-from workers.taskset.table import Findings, is_encodable
+from workers.table import Findings, is_encodable
 
 MAX_FILE_BYTES = 64 << 20
 MAX_TREE_BYTES = 256 << 20

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workers.archive import Archive, unpack
+from workers.table import Findings, Table, is_encodable
 from workers.task import Script, VerifierSpec
 from workers.taskset.assembly import Pieces
 from workers.taskset.dockerfile import COMPOSE_NAMES, image_of, workdir
@@ -29,7 +30,6 @@ from workers.taskset.settings import (
     read_settings,
     read_verifier,
 )
-from workers.taskset.table import Findings, Table, is_encodable
 
 TASK_FILE = "task.toml"
 INSTRUCTION_FILE = "instruction.md"

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Literal
 
 from workers.errors import ConfigError, Fault, TaskError
+from workers.table import Findings
 from workers.task import Task
 from workers.taskset.assembly import Pieces, assemble, digest_of_set
 from workers.taskset.folder import TASK_FILE, Reading, is_task_folder, read_folder
 from workers.taskset.rows import SUFFIXES, read_row, read_rows
 from workers.taskset.settings import Caps
-from workers.taskset.table import Findings
+from workers.verifier import registry
 
 OnBadTask = Literal["error", "skip"]
 DEFAULT_LIMIT_INSTRUCTION_BYTES = 64 * 1024
@@ -96,16 +97,8 @@ def _judge(read: _Read) -> Task | None:
     if read.pieces is None:
         return None
     task = assemble(read.pieces)
-    read.findings.faults.extend(_verifier_faults(task))
+    read.findings.faults.extend(registry.faults(task))
     return task
-
-
-def _verifier_faults(task: Task) -> tuple[Fault, ...]:
-    try:
-        from workers.verifier import registry  # type: ignore[attr-defined]
-    except ImportError:
-        return ()
-    return registry.faults(task)  # type: ignore[no-any-return]
 
 
 def _read_all(path: Path, reading: Reading) -> Iterator[_Read]:

@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from workers.archive import EMPTY, Archive
 from workers.errors import ConfigError
+from workers.table import Findings, Table, is_encodable
 from workers.task import Script, VerifierSpec
 from workers.taskset.assembly import Pieces
 from workers.taskset.files import MAX_TREE_BYTES, pack_texts
@@ -30,7 +31,6 @@ from workers.taskset.settings import (
     read_settings,
     read_verifier,
 )
-from workers.taskset.table import Findings, Table, is_encodable
 
 SUFFIXES = (".jsonl", ".parquet")
 MAX_LINE_BYTES = 64 << 20

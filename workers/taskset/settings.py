@@ -13,8 +13,8 @@ import posixpath
 import re
 from dataclasses import dataclass
 
+from workers.table import Range, Table, suggestion
 from workers.task import ALL_TOOLS, Limits, Scope, Split, VerifierSpec
-from workers.taskset.table import Range, Table, suggestion
 
 OUR_KEYS = (
     "workspace",

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from workers.errors import Fault, VerifierError
 from workers.sandbox.protocol import Command, ExecResult, Sandbox, SandboxBackend
+from workers.table import Findings, Table
 from workers.task import Task
-from workers.taskset.table import Findings, Table
 from workers.trajectory import Protection, Verdict
 from workers.verifier.cases import Case, read_calls
 from workers.verifier.frames import MAX_FRAME_BYTES, MAX_TOTAL_BYTES, Answer, Answers, Broken, read_frames

@@ -15,8 +15,8 @@ import json
 import sys
 from dataclasses import dataclass
 
+from workers.table import Range, Table, suggestion
 from workers.task import Task
-from workers.taskset.table import Range, Table, suggestion
 from workers.verifier.compare import Equality
 from workers.verifier.frames import Answer, Broken, Raised, Returned
 from workers.verifier.protected import read_cases

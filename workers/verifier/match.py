@@ -14,8 +14,8 @@ from enum import StrEnum
 
 from workers.errors import Fault
 from workers.sandbox.protocol import SandboxBackend
+from workers.table import Findings, Range, Table
 from workers.task import Task
-from workers.taskset.table import Findings, Range, Table
 from workers.trajectory import Protection, Verdict
 from workers.verifier.answer_text import normalised, number_in, parse_number, without_thinking
 from workers.verifier.outcome import single

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from workers.archive import EntryKind, unpack
+from workers.table import Findings, Table, suggestion
 from workers.task import Task
-from workers.taskset.table import Findings, Table, suggestion
 from workers.verifier.values import loads
 
 PREFIX = "tests/"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from workers.errors import Fault, TaskError
+from workers.table import suggestion
 from workers.task import Scope, Task
-from workers.taskset.table import suggestion
 from workers.verifier.calls import CallsKind
 from workers.verifier.match import MatchKind
 from workers.verifier.protocol import Verifier, VerifierKind

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 from workers.errors import Fault, VerifierError
 from workers.sandbox.protocol import Command, ExecResult, ReadOnlyMount, Sandbox, SandboxBackend
+from workers.table import Findings, Table
 from workers.task import Task
-from workers.taskset.table import Findings, Table
 from workers.trajectory import Protection, RewardPart, Verdict
 from workers.verifier.protected import PREFIX, option_table, protected_file
 from workers.verifier.protocol import Submission

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from workers.archive import Archive, Entry, EntryKind, pack
 from workers.errors import Fault
 from workers.sandbox.protocol import Command, ExecResult, SandboxBackend
+from workers.table import Findings, Range, Table
 from workers.task import Task
-from workers.taskset.table import Findings, Range, Table
 from workers.trajectory import Protection, Verdict
 from workers.verifier.outcome import Score, verdict_of
 from workers.verifier.outputs import Compare
