@@ -26,9 +26,12 @@ ones: Python is told to look for them elsewhere."""
 
 
 def solution_spec(task: Task, state: Archive | None, *over: Archive) -> SandboxSpec:
-    """`over` is laid over the state."""
+    """`over` is laid over the state. A layer that comes twice counts where it lies highest: below it shows
+    nothing, and an overlay takes no folder twice."""
     public = task.public
-    layers = (public.workspace, *(() if state is None else (state,)), *over)
+    asked = (public.workspace, *(() if state is None else (state,)), *over)
+    highest = {layer.digest: at for at, layer in enumerate(asked)}
+    layers = tuple(layer for at, layer in enumerate(asked) if highest[layer.digest] == at)
     return SandboxSpec(
         image=public.image,
         workspace_path=public.workspace_path,
