@@ -145,7 +145,7 @@ def _chosen(overrides: Sequence[Override]) -> dict[str, str]:
             continue
         if not isinstance(value, str) or not value or override.operation is Operation.ADD:
             raise ConfigError(
-                f"{override.argument} ({COMMAND_LINE})",
+                f"{override.argument} ({COMMAND_LINE}): not the name of a group file",
                 f"write {override.key}=NAME or {override.key}.OPTION=VALUE",
             )
         chosen[override.key] = value
