@@ -18,11 +18,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
-from workers.sandbox.doctor import Check, examine
 
 from orchestrator.exits import ExitCode
+from workers.sandbox.doctor import Check, examine
 
 MIN_MEMORY_MB = 2_048
 MIN_DISK_MB = 1_024
@@ -38,7 +37,7 @@ def run(*, is_json: bool) -> ExitCode:
     if is_json:
         print(json.dumps([dataclasses.asdict(check) for check in checks], indent=1))
     else:
-        Console().print(_table(checks))
+        _tell(checks, Console())
     is_broken = any(check.is_fatal and not check.ok for check in checks)
     return ExitCode.FAILED if is_broken else ExitCode.DONE
 
@@ -113,17 +112,19 @@ def _at_least(name: str, found: int, wanted: int, unit: str, remedy: str) -> Che
     return Check(name, is_enough, False, shown, "" if is_enough else f"{remedy} (wanted: {wanted:,})")
 
 
-def _table(checks: tuple[Check, ...]) -> Table:
-    table = Table(title="What this machine can do", title_justify="left")
-    for name in ("", "what", "found", "remedy"):
-        table.add_column(name, overflow="fold")
+def _tell(checks: tuple[Check, ...], console: Console) -> None:
+    """A line a check; a remedy has a line of its own, unbroken, to be copied."""
+    width = max((len(check.name) for check in checks), default=0)
     for check in checks:
-        mark = (
-            Text("ok", "green")
-            if check.ok
-            else Text("missing", "red")
-            if check.is_fatal
-            else Text("weak", "yellow")
+        word, colour = _word(check)
+        console.print(
+            Text.assemble((f"{word:<8}", colour), f"{check.name:<{width}}  {check.found}"), soft_wrap=True
         )
-        table.add_row(mark, Text(check.name), Text(check.found), Text("" if check.ok else check.remedy))
-    return table
+        if not check.ok:
+            console.print(Text(f"{'':<8}remedy: {check.remedy}", "yellow"), soft_wrap=True)
+
+
+def _word(check: Check) -> tuple[str, str]:
+    if check.ok:
+        return "ok", "green"
+    return ("missing", "red") if check.is_fatal else ("weak", "yellow")
