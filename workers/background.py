@@ -31,7 +31,7 @@ class BackgroundLoop:
         """Stop the loop and its thread. Safe twice."""
         if self._loop.is_closed():
             return
+        self.run(self._loop.shutdown_asyncgens())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()

@@ -43,9 +43,10 @@ class OpenAIPolicyConfig:
     """A model behind a server that somebody else runs.
 
     `url` with or without `/v1`. `model` empty takes the first that the server lists. The key itself is never
-    in the config: `api_key_env` names the environment variable that holds it. `tokenizer` is a folder with
-    the model's `tokenizer.json` and chat template; vLLM and SGLang need it in token mode. `context_tokens` 0
-    asks the server. `version` holds until the server reports one or the trainer pushes one.
+    in the config: `api_key_env` names the environment variable that holds it, if any does. `tokenizer` is a
+    folder with the model's `tokenizer.json` and chat template, or that file; vLLM and SGLang need it in token
+    mode. `context_tokens` 0 asks the server. `version` holds until the server reports one or the trainer
+    pushes one.
     """
 
     url: str

@@ -59,14 +59,7 @@ def _endpoint(config: OpenAIPolicyConfig) -> Endpoint:
     url = config.url.rstrip("/").removesuffix("/v1")
     if not url.startswith(("http://", "https://")):
         raise ConfigError(f"policy.url = {config.url!r} is no URL", "give one like http://host:8000/v1")
-    key = ""
-    if config.api_key_env:
-        key = os.environ.get(config.api_key_env, "")
-        if not key:
-            raise ConfigError(
-                f"the environment variable {config.api_key_env} of policy.api_key_env is not set",
-                "export it before the start",
-            )
+    key = os.environ.get(config.api_key_env, "") if config.api_key_env else ""
     return Endpoint(url, key, config.retries, config.connect_timeout_s)
 
 
@@ -99,6 +92,7 @@ def _with_tokenizer(dialect: Dialect, config: OpenAIPolicyConfig, model: Json) -
             "or policy.flavour=chat to go without tokens",
         )
     folder = Path(config.tokenizer)
+    folder = folder.parent if folder.is_file() else folder
     renderer = TemplateRenderer(ChatTemplate.from_folder(folder), FolderTokenizer(folder))
     reported = model.get("max_model_len")
     context = config.context_tokens or (reported if isinstance(reported, int) else 0)

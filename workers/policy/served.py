@@ -7,6 +7,7 @@ the rest is asked for after it, and the spans say which version sampled which to
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -22,9 +23,12 @@ from workers.policy.dialect import Dialect
 from workers.policy.protocol import Completion, Renderer, Sampling, VersionSpan
 from workers.trajectory import LogprobsMode, Message
 
+logger = logging.getLogger(__name__)
+
 FIRST_WAIT_S = 0.1
 LONGEST_WAIT_S = 5.0
 MOST_RESUMES = 32
+VERSION_PERIOD_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,7 @@ class ServedPolicy:
         self._open_connection = open_connection
         self._logprobs_mode = logprobs_mode
         self._version = version
+        self._ask_version_at = 0.0
         self._stack = AsyncExitStack()
         self._connection: Connection | None = None
 
@@ -79,9 +84,17 @@ class ServedPolicy:
         await self._stack.aclose()
 
     async def version(self) -> int:
+        """The last one known; the server is asked at most once a second, and its failure is no error."""
         mode = self._connected().mode
-        reported = await mode.dialect.version() if isinstance(mode, TokenMode) else None
-        return self._version if reported is None else reported
+        if isinstance(mode, TokenMode) and time.monotonic() >= self._ask_version_at:
+            self._ask_version_at = time.monotonic() + VERSION_PERIOD_S
+            try:
+                reported = await mode.dialect.version()
+            except PolicyError as error:
+                logger.warning("the server does not tell its policy version: %s", error)
+                reported = None
+            self._version = self._version if reported is None else reported
+        return self._version
 
     def push_version(self, version: int) -> None:
         """The trainer's word on what the server samples from now on, where the server does not say it."""

@@ -28,7 +28,7 @@ from workers.policy.wire import (
     version_spans,
 )
 
-_VERSION_DEADLINE_S = 10.0
+_VERSION_DEADLINE_S = 2.0
 _FINISH = frozenset({"stop", "length", "abort"})
 
 
