@@ -9,40 +9,26 @@ under cancellation; no wait is without a deadline.
 from __future__ import annotations
 
 import asyncio
-import errno
 import itertools
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from workers.archive import Archive
 from workers.errors import SandboxError, Unsupported
 from workers.sandbox.client import KeeperClient
+from workers.sandbox.doctor import why_not
 from workers.sandbox.image import HostImage, host_image
 from workers.sandbox.messages import Close, Create, Exec, Freeze, Mount, Operation, Read, Setup, Write
 from workers.sandbox.protocol import Command, ExecResult, FinalState, SandboxSpec
+from workers.sandbox.results import change_of, check_paths, exec_result, file_error, refused
 from workers.sandbox.slot import HOME
-from workers.trajectory import Change, ChangeKind
 
 _GRACE_S = 15.0
 _FILE_TIMEOUT_S = 20.0
 _FREEZE_TIMEOUT_S = 120.0
 _CLOSE_TIMEOUT_S = 30.0
 _IMPORT_ROUNDS = 4
-_RESERVED = (
-    "/usr",
-    "/etc",
-    "/proc",
-    "/dev",
-    "/tmp",
-    "/sys",
-    "/bin",
-    "/sbin",
-    "/lib",
-    "/lib64",
-    "/home/agent",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +72,9 @@ class BubblewrapBackend:
                 self._keepers.append(keeper)
                 await keeper.set_up(self._setup(image), self._options.create_timeout_s)
                 await keeper.give(image.etc.digest, image.etc.data, self._options.create_timeout_s)
+        except SandboxError as error:
+            await self.close()
+            raise await asyncio.to_thread(why_not) or error from error
         except BaseException:
             await self.close()
             raise
@@ -174,20 +163,17 @@ class BubblewrapSandbox:
         )
         words = [os.fsencode(word) for word in (*command.argv, *self._environment(command))]
         if any(b"\0" in word for word in words) or not command.argv:
-            return _refused("an argument is empty or holds a NUL byte")
+            return refused(126, "an argument is empty or holds a NUL byte")
         blobs = (command.stdin, b"\0".join(words))
         answer = await self._keeper.call(Operation.EXEC, request, command.timeout_s + _GRACE_S, blobs)
-        code, limit = int(str(answer.head["code"])), str(answer.head["limit"])
-        return ExecResult(
-            exit_code=code if code >= 0 else 128 - code,
-            signal=-code if code < 0 else None,
-            stdout=answer.blobs[0],
-            stderr=answer.blobs[1],
-            dropped_bytes=int(str(answer.head["dropped"])),
-            timed_out=limit == "timeout",
-            oom_killed=limit == "memory",
-            output_killed=limit == "output",
-            duration_s=float(str(answer.head["duration_s"])),
+        stdout, stderr = answer.blobs
+        return exec_result(
+            int(str(answer.head["code"])),
+            str(answer.head["limit"]),
+            stdout,
+            stderr,
+            int(str(answer.head["dropped"])),
+            float(str(answer.head["duration_s"])),
         )
 
     async def read_file(self, path: str, max_bytes: int = 1 << 20) -> bytes:
@@ -196,9 +182,7 @@ class BubblewrapSandbox:
         try:
             answer = await self._keeper.call(Operation.READ, request, _FILE_TIMEOUT_S + _GRACE_S)
         except OSError as error:
-            if error.errno in (errno.EINVAL, errno.EFBIG, errno.ENXIO):
-                raise ValueError(f"{path}: {error.strerror}") from error
-            raise
+            raise file_error(error, path) from error
         return answer.blobs[0]
 
     async def write_file(self, path: str, data: bytes) -> None:
@@ -213,7 +197,7 @@ class BubblewrapSandbox:
         too_large = str(answer.head["too_large"])
         listed = answer.head["changes"]
         assert isinstance(listed, list)
-        changes = tuple(_change(item) for item in listed if isinstance(item, list))
+        changes = tuple(change_of(item) for item in listed if isinstance(item, list))
         archive = None if too_large else Archive(answer.blobs[0], str(answer.head["digest"]))
         return FinalState(archive, too_large, changes)
 
@@ -260,30 +244,4 @@ def _check(spec: SandboxSpec) -> None:
         raise Unsupported(f"image {spec.image!r}", 'sandbox=docker, or image = "host"')
     if spec.limits.allow_internet:
         raise Unsupported("internet access from a bubblewrap sandbox", "sandbox=docker")
-    if not spec.layers:
-        raise SandboxError("create_failed", "a sandbox needs at least one layer")
-    for path in (spec.workspace_path, *(item.path for item in spec.read_only)):
-        if (
-            str(PurePosixPath(path)) != path
-            or not path.startswith("/")
-            or path == "/"
-            or ".." in path.split("/")
-        ):
-            raise SandboxError("create_failed", f"not a plain absolute path: {path!r}")
-        if any(path == reserved or path.startswith(f"{reserved}/") for reserved in _RESERVED):
-            raise SandboxError("create_failed", f"{path} lies in a folder that belongs to the image")
-    for item in spec.read_only:
-        if spec.workspace_path == item.path or spec.workspace_path.startswith(f"{item.path}/"):
-            raise SandboxError("create_failed", f"{item.path} would hide the workspace")
-
-
-def _change(item: Sequence[object]) -> Change:
-    path, kind, size, mode, text = item
-    return Change(str(path), ChangeKind(str(kind)), int(str(size)), int(str(mode)), str(text))
-
-
-def _refused(why: str) -> ExecResult:
-    return ExecResult(
-        exit_code=126, signal=None, stdout=b"", stderr=f"{why}\n".encode(), dropped_bytes=0, timed_out=False,
-        oom_killed=False, output_killed=False, duration_s=0.0,
-    )  # fmt: skip
+    check_paths(spec)

@@ -1,0 +1,50 @@
+"""Backends for the sandbox tests: one keeper each, so that every test starts and ends real processes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from workers.archive import Archive, Entry, EntryKind, pack
+from workers.sandbox.bubblewrap import BubblewrapBackend, BubblewrapOptions
+from workers.sandbox.fake import FakeBackend
+from workers.sandbox.protocol import Sandbox, SandboxBackend, SandboxSpec
+
+
+@pytest.fixture
+def workspace() -> Archive:
+    return pack(
+        (
+            Entry("hello.txt", EntryKind.FILE, data=b"hello\n"),
+            Entry("folder", EntryKind.FOLDER, 0o755),
+            Entry("folder/inner.txt", EntryKind.FILE, data=b"one\ntwo\n"),
+            Entry("run.sh", EntryKind.FILE, 0o755, data=b"#!/bin/sh\necho ran\n"),
+            Entry("link", EntryKind.LINK, target="hello.txt"),
+        )
+    )
+
+
+@pytest.fixture
+async def real() -> AsyncIterator[BubblewrapBackend]:
+    backend = BubblewrapBackend(BubblewrapOptions(keepers=1))
+    await backend.start()
+    yield backend
+    await backend.close()
+
+
+@pytest.fixture(params=["fake", "bubblewrap"])
+async def backend(request: pytest.FixtureRequest) -> AsyncIterator[SandboxBackend]:
+    chosen: SandboxBackend = (
+        FakeBackend() if request.param == "fake" else BubblewrapBackend(BubblewrapOptions(keepers=1))
+    )
+    await chosen.start()
+    yield chosen
+    await chosen.close()
+
+
+@pytest.fixture
+async def sandbox(real: BubblewrapBackend, workspace: Archive) -> AsyncIterator[Sandbox]:
+    made = await real.create(SandboxSpec(layers=(workspace,)))
+    yield made
+    await made.close()
