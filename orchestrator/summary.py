@@ -137,7 +137,7 @@ def _tasks_table(tasks: tuple[TaskStats, ...]) -> Table:
             Text(task.task_id),
             "–" if rate.rate is None else f"{rate.rate:.2f}",
             f"{rate.low:.2f}–{rate.high:.2f}",
-            f"{rate.attempts} {source}",
+            f"{rate.attempts} {source if rate.attempts != 1 else source[:-1]}",
             _STATES[task.state],
             Text(task.reason),
         )
@@ -162,7 +162,7 @@ def _totals_table(stats: RunStats) -> Table:
         "tasks, policy": f"{stats.task_set}, {stats.policy}",
         "groups": f"{sum(stats.groups.values())} of {stats.groups_asked}" + (f": {groups}" if groups else ""),
         "episodes": f"{stats.episodes_ok} judged" + (f" ({stops})" if stops else ""),
-        "failed": f"{stats.episodes_failed}, {stats.retries} more retried",
+        "failed": f"{stats.episodes_failed} for good, {stats.retries} tried again",
         "reward": _told(rewards),
         "episodes per second": "–" if rate is None else f"{rate:.2f}",
         "sandbox reset": _milliseconds(stats.resets_s),

@@ -8,13 +8,17 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from orchestrator.config_files import read_root
 from orchestrator.exits import ExitCode
 from orchestrator.paths import run_folder
 from orchestrator.search import episode, search
@@ -22,14 +26,15 @@ from orchestrator.trajectories import EpisodeRecord
 from workers.errors import ConfigError
 from workers.trajectory import Change, RewardPart, ToolCall
 
-COLUMNS = ("episode_id", "task_id", "purpose", "attempt", "num_turns", "ending", "reward", "passed")
+COLUMNS = ("episode", "task_id", "purpose", "attempt", "num_turns", "ending", "reward", "passed")
+WIDTH_WITHOUT_TERMINAL = 140
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 MAX_LIMIT = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What to show. An empty `episode_id` lists."""
+    """What to show. An empty `episode_id` lists; GROUP/INDEX is enough, since the run is known."""
 
     run: str
     where: str = ""
@@ -52,52 +57,73 @@ def _list(query: Query) -> ExitCode:
         for row in rows:
             print(json.dumps(row, default=str))
         return ExitCode.DONE
-    console = Console()
+    console = _console()
     if not rows:
         console.print("no episode" + (f" where {query.where}" if query.where else ""), markup=False)
         return ExitCode.DONE
-    table = Table(title=Text(f"{len(rows)} episodes of {folder.name}"), title_justify="left")
+    table = Table(title=Text(f"{len(rows)} episodes of {folder.name}"), title_justify="left", box=SIMPLE_HEAD)
     for name in COLUMNS:
         table.add_column(name.replace("_", " "), overflow="fold")
     for row in rows:
         ending = row["stop_reason"] or f"failed: {row['failure_boundary']}/{row['failure_cause']}"
-        cells = {**row, "ending": ending, "reward": "–" if row["reward"] is None else f"{row['reward']:.3g}"}
+        reward = "–" if row["reward"] is None else f"{row['reward']:.3g}"
+        cells = {**row, "episode": _short(row["episode_id"]), "ending": ending, "reward": reward}
         table.add_row(*(plain("–" if cells[name] is None else str(cells[name])) for name in COLUMNS))
     console.print(table)
-    console.print(f"one of them turn by turn: rollcage show {query.run} --episode ID", markup=False)
+    console.print(f"one of them turn by turn: rollcage show {query.run} --episode EPISODE", markup=False)
     return ExitCode.DONE
 
 
 def _one(query: Query) -> ExitCode:
     folder = run_folder(query.run)
-    found = episode(folder, query.episode_id, query.attempt)
+    wanted = query.episode_id if query.episode_id.count("/") > 1 else f"{_run_id(folder)}/{query.episode_id}"
+    found = episode(folder, wanted, query.attempt)
     if query.is_json:
         print(json.dumps(dataclasses.asdict(found), default=str))
     else:
-        print_episode(found, Console())
+        print_episode(found, _console())
     return ExitCode.DONE
+
+
+def _console() -> Console:
+    return Console(width=None if sys.stdout.isatty() else WIDTH_WITHOUT_TERMINAL)
+
+
+def _short(episode_id: str) -> str:
+    """Without the run's name in front."""
+    return episode_id.partition("/")[2]
+
+
+def _run_id(folder: Path) -> str:
+    names = {setting.key: setting.value for setting in read_root(folder / "config.yaml").settings}
+    return str(names.get("run_id") or folder.name)
 
 
 def print_episode(found: EpisodeRecord, console: Console) -> None:
     """Header, then each message and the calls it led to, then the verdict's parts and the state's changes."""
     console.print(_header(found))
+    seen = "\n".join(message.content for message in found.messages if message.role != "assistant")
     turn = 0
     for message in found.messages:
-        console.print(Panel(plain(message.content), title=message.role, title_align="left", expand=False))
+        console.print(
+            Panel(plain(message.content.rstrip("\n")), title=message.role, title_align="left", expand=False)
+        )
         if message.role == "assistant":
-            _print_calls(found.tool_calls, range(turn, turn + 1), console)
+            _print_calls(found.tool_calls, range(turn, turn + 1), seen, console)
             turn += 1
-    _print_calls(found.tool_calls, range(turn, found.num_turns + 1), console)
+    _print_calls(found.tool_calls, range(turn, found.num_turns + 1), seen, console)
     if found.reward_parts:
         console.print(_parts(found.reward_parts))
     for change in found.changes:
         console.print(_change(change))
 
 
-def _print_calls(calls: tuple[ToolCall, ...], turns: range, console: Console) -> None:
+def _print_calls(calls: tuple[ToolCall, ...], turns: range, seen: str, console: Console) -> None:
+    """The calls of these turns; their output only where the agent's observations do not show it anyway."""
     for call in calls:
         if call.turn in turns:
-            console.print(_call(call))
+            output = call.output or call.error or ""
+            console.print(_call(call, "" if output.strip() in seen else output))
 
 
 def plain(text: str) -> Text:
@@ -106,7 +132,7 @@ def plain(text: str) -> Text:
 
 
 def _header(found: EpisodeRecord) -> Table:
-    table = Table(show_header=False, title=plain(found.episode_id), title_justify="left")
+    table = Table(show_header=False, title=plain(found.episode_id), title_justify="left", box=SIMPLE_HEAD)
     failure = found.failure
     rows = {
         "task": found.task_id,
@@ -123,18 +149,17 @@ def _header(found: EpisodeRecord) -> Table:
     return table
 
 
-def _call(call: ToolCall) -> Panel:
+def _call(call: ToolCall, output: str) -> Panel:
     code = "" if call.exit_code is None else f", exit code {call.exit_code}"
     title = plain(f"{call.name} ({call.latency_s * 1000:.0f} ms{code}){'' if call.ok else ' failed'}")
-    body = plain(call.arguments + "\n")
-    body.append_text(plain(call.output or call.error or ""))
+    body = plain(f"{call.arguments}\n{output}".rstrip())
     return Panel(
         body, title=title, title_align="left", border_style="green" if call.ok else "red", expand=False
     )
 
 
 def _parts(parts: tuple[RewardPart, ...]) -> Table:
-    table = Table(title="Reward parts", title_justify="left")
+    table = Table(title="Reward parts", title_justify="left", box=SIMPLE_HEAD)
     for name in ("name", "value", "weight", "detail"):
         table.add_column(name, overflow="fold")
     for part in parts:
@@ -144,4 +169,6 @@ def _parts(parts: tuple[RewardPart, ...]) -> Table:
 
 def _change(change: Change) -> Panel:
     title = plain(f"{change.kind.value} {change.path} ({change.size_bytes} bytes)")
-    return Panel(plain(change.text or "no text to show"), title=title, title_align="left", expand=False)
+    return Panel(
+        plain(change.text.rstrip("\n") or "no text to show"), title=title, title_align="left", expand=False
+    )

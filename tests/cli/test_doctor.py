@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from workers.sandbox.doctor import Check
 
 from orchestrator.cli import main
 from orchestrator.commands import doctor
+from workers.sandbox.doctor import Check
 
 Told = pytest.CaptureFixture[str]
 BROKEN = Check(

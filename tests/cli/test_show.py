@@ -55,7 +55,7 @@ LOST = Trajectory(failure=Failure(Boundary.SANDBOX, "pool_lost", "node gone"))
 @pytest.fixture
 def run(tmp_path: Path) -> str:
     """A run folder with a failed first attempt, its second, and another episode."""
-    (tmp_path / "config.yaml").write_text("seed: 0\n")
+    (tmp_path / "config.yaml").write_text("run_id: r1\n")
     writer = PartWriter(tmp_path / TRAJECTORIES, TRAJECTORY_SCHEMA)
     writer.append(turns(lease(0), LOST, None, 1.0))
     writer.append(turns(lease(0, attempt=1), PLAYED, VERDICT, 2.0))
@@ -86,7 +86,7 @@ def test_a_condition_and_a_limit_choose(run: str, capsys: Told) -> None:
 
 
 def test_an_episode_is_printed_turn_by_turn(run: str, capsys: Told) -> None:
-    assert main(["show", run, "--episode", "r1/g1/0"]) == 0
+    assert main(["show", run, "--episode", "g1/0"]) == 0
     told = capsys.readouterr().out
     order = [
         "sum-two",
@@ -142,7 +142,7 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path, capsys: Told) -> None
 
 
 def test_calls_of_turns_without_a_message_are_printed_too(tmp_path: Path, capsys: Told) -> None:
-    (tmp_path / "config.yaml").write_text("seed: 0\n")
+    (tmp_path / "config.yaml").write_text("run_id: r1\n")
     played = Trajectory(
         tool_calls=(ToolCall(0, "run", "true", True, exit_code=0), ToolCall(1, "submit", "", True)),
         stop_reason=StopReason.SUBMITTED,
