@@ -10,7 +10,14 @@ from orchestrator.compose import compose, to_yaml
 from orchestrator.config import Config
 from orchestrator.launch import ready, resumed
 from orchestrator.overrides import parse
-from orchestrator.paths import config_dirs, run_folder, shipped_task_sets, task_set_path, task_source
+from orchestrator.paths import (
+    config_dirs,
+    run_folder,
+    shipped_configs,
+    shipped_task_sets,
+    task_set_path,
+    task_source,
+)
 from workers.errors import ConfigError
 
 
@@ -82,9 +89,13 @@ def test_a_servers_address_with_the_local_policy_is_refused(tasks: str) -> None:
 
 
 def test_an_unknown_task_set_is_refused_with_those_that_are_shipped() -> None:
-    assert "humaneval" in shipped_task_sets()
-    assert "did you mean humaneval?" in refused("tasks.name=humanevl")
-    assert task_set_path("humaneval").exists()
+    assert "quickstart" in shipped_task_sets()
+    assert "did you mean quickstart?" in refused("tasks.name=quikstart")
+
+
+def test_every_task_set_that_a_group_file_names_is_shipped() -> None:
+    for path in shipped_configs().glob("tasks/*.yaml"):
+        assert task_set_path(path.stem).exists()
 
 
 def test_a_resumed_run_keeps_its_name_folder_and_options(tmp_path: Path, tasks: str) -> None:
