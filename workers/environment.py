@@ -13,6 +13,7 @@ of the two on an environment, not both.
 
 from __future__ import annotations
 
+import posixpath
 import time
 from typing import ClassVar, Protocol
 
@@ -24,7 +25,7 @@ from workers.agent.output import whole_unicode
 from workers.agent.space import UnicodeText
 from workers.agent.toolbox import Outcome, Toolbox, outcome_of
 from workers.background import BackgroundLoop
-from workers.errors import ConfigError
+from workers.errors import ConfigError, SandboxError
 from workers.sandbox.protocol import Command, FinalState, Sandbox, SandboxBackend, SandboxSpec
 from workers.task import PublicTask, Script, Task
 from workers.trajectory import Message, StopReason, ToolCall, Verdict
@@ -135,17 +136,18 @@ class Environment(gymnasium.Env[str, str]):
         """
         sandbox = self._playing_sandbox()
         path = f"/tmp/.script-{self.steps}.sh"
-        timeout_s = self.agent_time_left_s
+        from_workspace = posixpath.relpath(path, self.task.workspace_path)
+        timeout_s, limit_bytes = self.agent_time_left_s, self.budget.output_limit_bytes
         started = time.monotonic()
-        await sandbox.write_file(path, script.body.encode("utf-8", "surrogateescape"))
-        result = await sandbox.exec(
-            Command(
-                argv=("bash", path), timeout_s=timeout_s, output_limit_bytes=self.budget.output_limit_bytes
-            )
-        )
-        await sandbox.exec(Command(argv=("rm", "-f", path), timeout_s=10.0))
+        try:
+            await sandbox.write_file(path, script.body.encode("utf-8", "surrogateescape"))
+        except OSError as error:
+            raise SandboxError("script_not_laid", f"{script.name}: {error}") from error
+        command = Command(argv=("bash", from_workspace), timeout_s=timeout_s, output_limit_bytes=limit_bytes)
+        result = await sandbox.exec(command)
+        await sandbox.exec(Command(argv=("rm", "-f", from_workspace), timeout_s=10.0))
         self.stop_reason = StopReason.TIMEOUT if result.timed_out else StopReason.SUBMITTED
-        outcome = outcome_of(result, timeout_s, self.budget.output_limit_bytes)
+        outcome = outcome_of(result, timeout_s, limit_bytes)
         return await self._result("run", script.name, outcome, time.monotonic() - started)
 
     async def afreeze(self) -> FinalState:

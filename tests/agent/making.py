@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.agent.double import files
+from tests.agent.backends import files
 from workers.archive import Archive
 from workers.errors import PolicyError
 from workers.policy.protocol import Completion, Renderer, Sampling, VersionSpan
@@ -87,7 +87,7 @@ class SayingPolicy:
         text = self._next()
         ids = [*letters(text), END][: sampling.max_tokens]
         finish = "stop" if ids[-1] == END else "length"
-        spans = (VersionSpan(0, len(ids), 7),)
+        spans: tuple[VersionSpan, ...] = (VersionSpan(0, len(ids), 7),)
         if self._version_at is not None and len(ids) > self._version_at:
             spans = (VersionSpan(0, self._version_at, 7), VersionSpan(self._version_at, len(ids), 8))
         return Completion(

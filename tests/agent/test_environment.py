@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from tests.agent.double import FolderBackend, files
+from tests.agent.backends import WatchedBackend, files
 from tests.agent.making import public_task, whole_task
 from workers.agent.budget import Budget, OnMalformedCall
 from workers.agent.call import TOOLS, call_json
 from workers.environment import Environment
 from workers.errors import ConfigError, SandboxError
 from workers.task import Script, Task
-from workers.trajectory import Protection, StopReason, Verdict
+from workers.trajectory import Protection, Verdict
 from workers.verifier.protocol import Submission
 
 
@@ -31,14 +31,14 @@ class CountingScorer:
 
 
 @pytest.fixture
-async def backend() -> AsyncIterator[FolderBackend]:
-    backend = FolderBackend()
+async def backend() -> AsyncIterator[WatchedBackend]:
+    backend = WatchedBackend()
     yield backend
     await backend.close()
-    assert backend.leftovers == []
+    assert backend.open_count == 0
 
 
-async def start(backend: FolderBackend, budget: Budget | None = None, **task: object) -> Environment:
+async def start(backend: WatchedBackend, budget: Budget | None = None, **task: object) -> Environment:
     environment = Environment(public_task(**task), backend, budget)  # type: ignore[arg-type]
     await environment.areset(seed=1)
     return environment
@@ -49,7 +49,7 @@ def run(command: str) -> str:
 
 
 def test_gymnasiums_checker_finds_nothing_to_say() -> None:
-    environment = Environment(public_task(), FolderBackend())
+    environment = Environment(public_task(), WatchedBackend())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check_env(environment, skip_render_check=True)
@@ -58,7 +58,7 @@ def test_gymnasiums_checker_finds_nothing_to_say() -> None:
 
 
 async def test_the_synchronous_face_works_inside_a_running_loop() -> None:
-    backend = FolderBackend()
+    backend = WatchedBackend()
     environment = Environment(public_task(), backend)
     observation, info = environment.reset(seed=3)
     assert observation == "Write 42 into answer.txt."
@@ -67,10 +67,10 @@ async def test_the_synchronous_face_works_inside_a_running_loop() -> None:
     assert (observation, reward, terminated, truncated) == ("hello\n[exit code 3]", 0.0, False, False)
     assert info["exit_code"] == 3
     environment.close()
-    assert backend.leftovers == []
+    assert backend.open_count == 0
 
 
-async def test_an_episode_ends_with_submit_and_the_reward_is_the_verdicts(backend: FolderBackend) -> None:
+async def test_an_episode_ends_with_submit_and_the_reward_is_the_verdicts(backend: WatchedBackend) -> None:
     scorer = CountingScorer()
     environment = Environment(whole_task(), backend, scorer=scorer)
     await environment.areset()
@@ -85,21 +85,21 @@ async def test_an_episode_ends_with_submit_and_the_reward_is_the_verdicts(backen
 
 def test_a_scorer_needs_the_whole_task() -> None:
     with pytest.raises(ConfigError):
-        Environment(public_task(), FolderBackend(), scorer=CountingScorer())
+        Environment(public_task(), WatchedBackend(), scorer=CountingScorer())
 
 
-async def test_a_fresh_reset_throws_the_episode_before_away(backend: FolderBackend) -> None:
+async def test_a_fresh_reset_throws_the_episode_before_away(backend: WatchedBackend) -> None:
     environment = await start(backend)
     await environment.astep(run("touch left-over"))
     await environment.areset()
     observation, *_ = await environment.astep(run("ls"))
     assert observation == "note\n[exit code 0]"
-    assert len(backend.leftovers) == 1
+    assert backend.open_count == 1
     await environment.aclose()
     await environment.aclose()
 
 
-async def test_files_are_read_written_and_edited(backend: FolderBackend) -> None:
+async def test_files_are_read_written_and_edited(backend: WatchedBackend) -> None:
     environment = await start(backend)
 
     async def see(name: str, **arguments: str | int) -> str:
@@ -122,7 +122,7 @@ async def test_files_are_read_written_and_edited(backend: FolderBackend) -> None
     assert [call.error for call in environment.tool_calls][-2:] == ["not_found", "is_a_folder"]
 
 
-async def test_a_tool_that_the_task_does_not_give_is_refused_and_counted(backend: FolderBackend) -> None:
+async def test_a_tool_that_the_task_does_not_give_is_refused_and_counted(backend: WatchedBackend) -> None:
     environment = await start(backend, tools=("run", "submit"))
     observation, *_ = await environment.astep(call_json("write_file", path="x", content=""))
     assert "not available" in observation
@@ -151,7 +151,7 @@ async def test_a_tool_that_the_task_does_not_give_is_refused_and_counted(backend
     ],
 )
 async def test_a_malformed_call_is_observed_and_counted(
-    backend: FolderBackend, text: str, cause: str
+    backend: WatchedBackend, text: str, cause: str
 ) -> None:
     environment = await start(backend)
     observation, reward, terminated, truncated, info = await environment.astep(text)
@@ -160,7 +160,7 @@ async def test_a_malformed_call_is_observed_and_counted(
     assert environment.malformed_calls == 1
 
 
-async def test_a_malformed_call_can_end_the_episode_or_be_ignored(backend: FolderBackend) -> None:
+async def test_a_malformed_call_can_end_the_episode_or_be_ignored(backend: WatchedBackend) -> None:
     environment = await start(backend, Budget(on_malformed_call=OnMalformedCall.END))
     _, _, terminated, _, info = await environment.astep("what?")
     assert (terminated, info["stop_reason"]) == (True, "malformed_call")
@@ -169,19 +169,19 @@ async def test_a_malformed_call_can_end_the_episode_or_be_ignored(backend: Folde
     assert (observation, environment.stop_reason, environment.malformed_calls) == ("", None, 1)
 
 
-async def test_arguments_given_as_json_text_are_taken(backend: FolderBackend) -> None:
+async def test_arguments_given_as_json_text_are_taken(backend: WatchedBackend) -> None:
     environment = await start(backend)
     observation, *_ = await environment.astep('{"name": "run", "arguments": "{\\"command\\": \\"echo ä\\"}"}')
     assert observation == "ä\n[exit code 0]"
 
 
-async def test_lone_surrogates_in_a_call_are_replaced(backend: FolderBackend) -> None:
+async def test_lone_surrogates_in_a_call_are_replaced(backend: WatchedBackend) -> None:
     environment = await start(backend)
     observation, *_ = await environment.astep('{"name": "run", "arguments": {"command": "echo \\ud800"}}')
     assert observation == "\N{REPLACEMENT CHARACTER}\n[exit code 0]"
 
 
-async def test_the_steps_are_bounded(backend: FolderBackend) -> None:
+async def test_the_steps_are_bounded(backend: WatchedBackend) -> None:
     environment = await start(backend, Budget(max_steps=2))
     await environment.astep("no call")
     observation, _, terminated, truncated, info = await environment.astep(run("echo last"))
@@ -189,24 +189,24 @@ async def test_the_steps_are_bounded(backend: FolderBackend) -> None:
     assert (terminated, truncated, info["stop_reason"]) == (False, True, "max_steps")
 
 
-async def test_the_agents_time_is_bounded_over_all_its_steps(backend: FolderBackend) -> None:
+async def test_the_agents_time_is_bounded_over_all_its_steps(backend: WatchedBackend) -> None:
     environment = await start(backend, Budget(agent_timeout_s=0.6))
     await environment.astep(run("sleep 0.2"))
     await asyncio.sleep(0.5)  # waiting for a policy is not the agent's time
     assert environment.stop_reason is None
-    observation, _, terminated, truncated, _ = await environment.astep(run("sleep 60"))
+    observation, _, terminated, truncated, info = await environment.astep(run("sleep 60"))
     assert "ran longer" in observation
-    assert (environment.stop_reason, terminated, truncated) == (StopReason.TIMEOUT, False, True)
+    assert (info["stop_reason"], terminated, truncated) == ("timeout", False, True)
 
 
-async def test_a_commands_own_limit_is_an_observation(backend: FolderBackend) -> None:
+async def test_a_commands_own_limit_is_an_observation(backend: WatchedBackend) -> None:
     environment = await start(backend, Budget(command_timeout_s=0.2))
     observation, *_ = await environment.astep(run("echo before; sleep 60"))
     assert observation.startswith("before\n")
     assert environment.stop_reason is None
 
 
-async def test_output_is_cut_with_the_dropped_bytes_named(backend: FolderBackend) -> None:
+async def test_output_is_cut_with_the_dropped_bytes_named(backend: WatchedBackend) -> None:
     environment = await start(backend, Budget(output_limit_bytes=1000))
     observation, *_ = await environment.astep(run("seq 1 100000"))
     assert "[587895 bytes dropped from the middle of the output]" in observation
@@ -215,7 +215,7 @@ async def test_output_is_cut_with_the_dropped_bytes_named(backend: FolderBackend
     assert environment.tool_calls[0].output_bytes == 588895
 
 
-async def test_what_the_host_fails_to_give_is_raised(backend: FolderBackend) -> None:
+async def test_what_the_host_fails_to_give_is_raised(backend: WatchedBackend) -> None:
     backend.commands_fail_with = SandboxError("pool_lost")
     environment = await start(backend)
     with pytest.raises(SandboxError):
@@ -223,13 +223,16 @@ async def test_what_the_host_fails_to_give_is_raised(backend: FolderBackend) -> 
 
 
 async def test_a_script_is_played_unquoted_in_the_workspace_and_leaves_no_file(
-    backend: FolderBackend,
+    backend: WatchedBackend,
 ) -> None:
-    body = 'echo "it\'s $(basename "$PWD")" \'$x\' `echo \\\\`\nprintf 42 > answer.txt\nexit 5\n'
+    body = (
+        'echo "it\'s $(basename "$PWD")" \'$x\' `echo \\\\`\nls ../tmp -A; printf 42 > answer.txt\nexit 5\n'
+    )
     environment = await start(backend, workspace=files())
     observation, _, terminated, _, info = await environment.arun_script(Script("gold", body))
-    assert observation == "it's workspace $x \\\n[exit code 5]"
+    assert observation == "it's workspace $x \\\n.script-0.sh\n[exit code 5]"
     assert (terminated, info["stop_reason"]) == (True, "submitted")
+    with pytest.raises(FileNotFoundError):
+        await backend.made[0].read_file("/tmp/.script-0.sh")
     state = await environment.afreeze()
     assert [change.path for change in state.changes] == ["answer.txt"]
-    assert list((backend.made[0].root / "tmp").iterdir()) == []

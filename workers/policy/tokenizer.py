@@ -43,14 +43,14 @@ def any_of(texts: Iterable[str]) -> re.Pattern[str]:
 
 
 class FolderTokenizer:
-    """A Hugging Face `tokenizer.json`. Two readings of one file: with its added tokens and without."""
+    """A Hugging Face `tokenizer.json`."""
 
     def __init__(self, folder: Path) -> None:
         path = folder / "tokenizer.json"
         try:
             data = path.read_bytes()
             parsed = json.loads(data)
-            self._reading = tokenizers.Tokenizer.from_str(data.decode())
+            self._reading, self._spelling = _loaded(data), _loaded(data)
         except (OSError, ValueError) as error:
             raise ConfigError(
                 f"no tokenizer in {str(folder)!r}: {error}",
@@ -58,43 +58,44 @@ class FolderTokenizer:
             ) from None
         except Exception as error:  # the library raises bare Exception on a file it can't read
             raise ConfigError(f"{path}: {error}", "give the model's own tokenizer.json") from None
+        self._spelling.encode_special_tokens = True
         self._special = {
-            token["id"]: token["content"]
+            int(token["id"]): str(token["content"])
             for token in parsed.get("added_tokens", [])
             if token.get("special") or token["content"].strip()
         }
-        self._spellings = any_of(self._special.values())
-        self._spelling = self._without_special(parsed)
-        for each in (self._reading, self._spelling):
-            each.no_truncation()
-            each.no_padding()
+        self._any_special = any_of(self._special.values())
         self._sha256 = hashlib.sha256(data).hexdigest()
 
     @property
     def sha256(self) -> str:
         return self._sha256
 
-    @property
-    def special_tokens(self) -> dict[int, str]:
-        return dict(self._special)
-
     async def encode(self, text: str, *, reads_special: bool) -> list[int]:
         if reads_special:
             return list(self._reading.encode(text, add_special_tokens=False).ids)
-        ids = self._spelled(text)
-        if self._special.keys().isdisjoint(ids):
-            return ids
-        # The model's own vocabulary can hold a special token's text as a piece: cut the spelling apart.
-        return [part for piece in apart(text, self._spellings) for part in self._spelled(piece)]
+        return [number for piece in apart(text, self._any_special) for number in self._spelled(piece)]
 
     def _spelled(self, text: str) -> list[int]:
-        return list(self._spelling.encode(text, add_special_tokens=False).ids)
+        """Ids without a special one, also where the tokenizer finds one in a text that only resembles it.
 
-    def _without_special(self, parsed: dict[str, object]) -> tokenizers.Tokenizer:
-        added = parsed.get("added_tokens")
-        kept = (
-            [token for token in added if token["id"] not in self._special] if isinstance(added, list) else []
-        )
-        return tokenizers.Tokenizer.from_str(
-            json.dumps({**parsed, "added_tokens": kept, "post_processor": None})
-        )
+        Such a place is cut behind its first character; one character alone is left out.
+        """
+        ids: list[int] = []
+        while text:
+            encoded = self._spelling.encode(text, add_special_tokens=False)
+            places = [at for at, number in enumerate(encoded.ids) if number in self._special]
+            if not places:
+                return [*ids, *encoded.ids]
+            start, end = encoded.offsets[places[0]]
+            head, text = text[: start + (end - start > 1)], text[start + 1 :]
+            kept = self._spelling.encode(head, add_special_tokens=False).ids
+            ids += [number for number in kept if number not in self._special]
+        return ids
+
+
+def _loaded(data: bytes) -> tokenizers.Tokenizer:
+    tokenizer = tokenizers.Tokenizer.from_str(data.decode())
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
