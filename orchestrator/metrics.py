@@ -91,9 +91,9 @@ class PoolMetrics:
         self._busy = family.gauge("slots_busy", "Sandboxes with an episode in them.").labels(**own)
         self._timings = {
             "reset_s": family.histogram("reset_seconds", "Resetting a sandbox.", SECONDS).labels(**own),
-            "rollout_s": family.histogram("rollout_seconds", "A rollout, reset included.", SECONDS).labels(
-                **own
-            ),
+            "sandbox_s": family.histogram(
+                "sandbox_seconds", "Actions in one rollout's sandbox.", SECONDS
+            ).labels(**own),
             "policy_wait_s": family.histogram(
                 "policy_wait_seconds", "Waiting for the policy in one rollout.", SECONDS
             ).labels(**own),

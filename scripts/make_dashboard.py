@@ -97,7 +97,7 @@ PANELS = (
         is_stacked=True,
     ),
     Panel("Sandbox reset", "Restoring and resetting a sandbox.", "s", quantiles("rollcage_reset_seconds")),
-    Panel("Rollout", "From the reset to the final state.", "s", quantiles("rollcage_rollout_seconds")),
+    Panel("Actions", "All actions of one rollout.", "s", quantiles("rollcage_sandbox_seconds")),
     Panel("Scoring", "Judging one episode.", "s", quantiles("rollcage_score_seconds", "protection")),
     Panel(
         "Policy tokens",
