@@ -123,7 +123,7 @@ class PoolMetrics:
         self._tokens.inc(tokens)
         self._rollout_tokens.observe(tokens)
         self._malformed.inc(numbers.get("malformed_calls", 0.0))
-        self._forks.inc(numbers.get("forks", 0.0))
+        self._forks.inc(max(0, len(trajectory.branches) - 1))
         for call in trajectory.tool_calls:
             tool = call.name if call.name in ALL_TOOLS else OTHER
             self._calls.labels(**self._family.labels(tool=tool, outcome="ok" if call.ok else "error")).inc()
