@@ -18,9 +18,10 @@ from workers.task import PublicTask, Script, Split, Task, VerifierSpec
 ROOT = Path(__file__).parents[1] / "data" / "redteam"
 FOLDERS = sorted(folder for folder in ROOT.glob("*/*") if folder.is_dir() and folder.name[0] not in "._")
 
-SLOW_ANSWER_S = 2.0
-"""In place of a bound of 0.2 s on the call alone: ours is on a process, its start included, on a busy machine.
-The slow program of that folder needs far longer on its 20,000 items."""
+SLOW_ANSWER_S = 2.5
+MORE_ITEMS = 3
+"""In place of 0.2 s for a call alone: ours bounds a whole process, its start included, on a busy machine. With
+three times the items a quadratic program needs nine times as long, and a linear one hardly longer."""
 
 
 def read_folder(folder: Path, scratch: Path) -> Task:
@@ -59,7 +60,7 @@ def _call(case: dict[str, object]) -> dict[str, object]:
     if "range_arg" not in case:
         return case
     assert isinstance(case["range_arg"], int)
-    items = list(range(case["range_arg"]))
+    items = list(range(MORE_ITEMS * case["range_arg"]))
     named = {key: case[key] for key in ("module", "func")}
     return {**named, "args": [items], "want": items, "max_s": SLOW_ANSWER_S}
 
