@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -49,8 +51,14 @@ class Replay:
 
 @contextmanager
 def serve(replay: Replay) -> Iterator[Replay]:
+    connections: list[socket.socket] = []
+
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+
+        def setup(self) -> None:
+            super().setup()
+            connections.append(self.connection)
 
         def do_GET(self) -> None:
             self._reply("GET", {})
@@ -88,6 +96,9 @@ def serve(replay: Replay) -> Iterator[Replay]:
         server.shutdown()
         thread.join()
         server.server_close()
+        for connection in connections:
+            with contextlib.suppress(OSError):  # the client may have gone first
+                connection.shutdown(socket.SHUT_RDWR)
 
 
 def models(owner: str, **extra: object) -> Reply:
