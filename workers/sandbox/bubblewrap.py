@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -24,11 +26,13 @@ from workers.sandbox.protocol import Command, ExecResult, FinalState, SandboxSpe
 from workers.sandbox.results import change_of, check_paths, exec_result, file_error, refused
 from workers.sandbox.slot import HOME
 
+logger = logging.getLogger(__name__)
 _GRACE_S = 15.0
 _FILE_TIMEOUT_S = 20.0
 _FREEZE_TIMEOUT_S = 120.0
 _CLOSE_TIMEOUT_S = 30.0
 _IMPORT_ROUNDS = 4
+_MAX_RESTARTS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,8 @@ class BubblewrapBackend:
         self._keepers: list[KeeperClient] = []
         self._numbers = itertools.count(1)
         self._image: HostImage | None = None
+        self._mending = asyncio.Lock()
+        self._restarts_left = _MAX_RESTARTS
 
     async def start(self) -> None:
         """Start the keepers. Raises SandboxError with the remedy where this machine can't."""
@@ -68,10 +74,7 @@ class BubblewrapBackend:
         self._image = image
         try:
             for _ in range(self._options.keepers or len(os.sched_getaffinity(0))):
-                keeper = await asyncio.to_thread(KeeperClient, image, self._options.uid)
-                self._keepers.append(keeper)
-                await keeper.set_up(self._setup(image), self._options.create_timeout_s)
-                await keeper.give(image.etc.digest, image.etc.data, self._options.create_timeout_s)
+                self._keepers.append(await self._start_keeper(image))
         except SandboxError as error:
             await self.close()
             raise await asyncio.to_thread(why_not) or error from error
@@ -82,10 +85,7 @@ class BubblewrapBackend:
     async def create(self, spec: SandboxSpec) -> BubblewrapSandbox:
         """A fresh sandbox, its reset proved."""
         _check(spec)
-        living = [keeper for keeper in self._keepers if keeper.is_alive]
-        if not living:
-            raise SandboxError("create_failed", "the backend was not started, or was closed")
-        keeper = min(living, key=lambda k: k.slot_count)
+        keeper = min(await self._living(), key=lambda k: k.slot_count)
         keeper.slot_count += 1
         number = next(self._numbers)
         try:
@@ -101,6 +101,32 @@ class BubblewrapBackend:
         """End every keeper and with it every sandbox. Safe twice."""
         keepers, self._keepers = self._keepers, []
         await asyncio.gather(*(keeper.close() for keeper in keepers))
+
+    async def _living(self) -> list[KeeperClient]:
+        """The keepers that can take a slot; dead ones are replaced, a bounded number of times."""
+        if self._image is None or not self._keepers:
+            raise SandboxError("create_failed", "the backend was not started, or was closed")
+        async with self._mending:
+            for place, keeper in enumerate(self._keepers):
+                if not keeper.is_alive and self._restarts_left > 0:
+                    self._restarts_left -= 1
+                    logger.warning("keeper %d died; another takes its place", keeper.pid)
+                    await keeper.close()
+                    self._keepers[place] = await self._start_keeper(self._image)
+        living = [keeper for keeper in self._keepers if keeper.is_alive]
+        if not living:
+            raise SandboxError("keeper_died", "every keeper died, too often to start another")
+        return living
+
+    async def _start_keeper(self, image: HostImage) -> KeeperClient:
+        keeper = await asyncio.to_thread(KeeperClient, image, self._options.uid)
+        try:
+            await keeper.set_up(self._setup(image), self._options.create_timeout_s)
+            await keeper.give(image.etc.digest, image.etc.data, self._options.create_timeout_s)
+        except BaseException:
+            await keeper.close()
+            raise
+        return keeper
 
     def _setup(self, image: HostImage) -> Setup:
         return Setup(
@@ -233,10 +259,15 @@ def _create_request(number: int, spec: SandboxSpec) -> Create:
     return Create(
         slot=number,
         workspace_path=spec.workspace_path,
-        layers=tuple(layer.digest for layer in spec.layers),
+        layers=_topmost(layer.digest for layer in spec.layers),
         mounts=tuple(Mount(item.path, item.files.digest) for item in spec.read_only),
         limits=spec.limits,
     )
+
+
+def _topmost(digests: Iterable[str]) -> tuple[str, ...]:
+    """Each layer once, where it lies highest: an overlay refuses a second, and below the first it shows nothing."""
+    return tuple(dict.fromkeys(reversed(list(digests))))[::-1]
 
 
 def _check(spec: SandboxSpec) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import select
 import socket
 from collections.abc import Sequence
 
@@ -38,7 +39,12 @@ class KeeperClient:
 
     @property
     def is_alive(self) -> bool:
-        return not self._is_closed
+        """Whether its end of the control socket is still open."""
+        if self._is_closed:
+            return False
+        poll = select.poll()
+        poll.register(self._process.control, select.POLLRDHUP)
+        return not poll.poll(0)
 
     async def call(
         self, operation: Operation, request: Request, timeout_s: float, blobs: Sequence[bytes] = ()
@@ -54,15 +60,16 @@ class KeeperClient:
         except TimeoutError as error:
             raise SandboxError("keeper_stalled", f"no answer to {operation} within {timeout_s} s") from error
         except (wire.Closed, OSError) as error:
-            raise SandboxError(
-                "keeper_died", self._process.complaints() or f"{operation}: {error}"
-            ) from error
+            cause = "supervisor_died" if self.is_alive else "keeper_died"
+            raise SandboxError(cause, self._process.complaints() or f"{operation}: {error}") from error
         finally:
             ours.close()
         return _checked(message)
 
     def post_close(self, slot: int) -> None:
         """Ask to close a slot without waiting: for the paths on which waiting is not allowed."""
+        if not self.is_alive:
+            return  # the kernel has closed it
         ours, theirs = wire.pair()
         with ours, theirs:
             try:

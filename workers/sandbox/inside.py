@@ -52,7 +52,9 @@ def enter(
     if pid == 0:
         try:
             _take_stdio(stdio)
-            become_agent(entry)
+            become_agent()
+            _set_limits(entry.limits)
+            syscalls.install_filter(entry.filter_program)
             _execute(argv, env, cwd)
         except BaseException as error:
             _complain(f"{type(error).__name__}: {error}")
@@ -61,8 +63,8 @@ def enter(
     return pid
 
 
-def become_agent(entry: Entry) -> None:
-    """Give up everything that the agent must not have. For a forked child that has joined the slot."""
+def become_agent() -> None:
+    """Give up every right that the agent does not have. For a forked child that has joined the slot."""
     os.setsid()
     os.umask(0o022)
     syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -70,8 +72,6 @@ def become_agent(entry: Entry) -> None:
         signal.signal(number, signal.SIG_DFL)
     _write_oom_score()
     syscalls.drop_capabilities()
-    _set_limits(entry.limits)
-    syscalls.install_filter(entry.filter_program)
 
 
 def _take_stdio(stdio: tuple[int, int, int]) -> None:

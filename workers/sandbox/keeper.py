@@ -68,6 +68,7 @@ class Birth:
     starting: Starting
     reply: socket.socket
     deadline: float
+    doom: Failure | None = None
     report: bytes = b""
     pid: int = 0
     pidfd: int = -1
@@ -187,6 +188,8 @@ class Keeper:
             try:
                 if fd == birth.starting.status:
                     _learn_pid(birth)
+                    if birth.pid and birth.doom:
+                        raise birth.doom
                 elif fd == birth.pidfd:
                     raise Failure("create_failed", _complaints(birth.starting) or "the first process died")
                 else:
@@ -219,6 +222,12 @@ class Keeper:
                 why = _complaints(birth.starting) or "no news from bubblewrap"
                 self._end_birth(birth, Failure("create_failed", f"too late: {why}"))
 
+    def _doom(self, birth: Birth) -> None:
+        """End it once the first process is known: killing bubblewrap before would leave that one waiting."""
+        birth.doom = Failure("closed", f"slot {birth.request.slot} was closed while it was made")
+        if birth.pid:
+            self._end_birth(birth, birth.doom)
+
     def _end_birth(self, birth: Birth, why: Failure) -> None:
         """It came to nothing: undo all of it, and say why."""
         del self._births[birth.request.slot]
@@ -240,8 +249,7 @@ class Keeper:
 
     def _close(self, number: int) -> None:
         if number in self._births:
-            why = Failure("closed", f"slot {number} was closed while it was made")
-            self._end_birth(self._births[number], why)
+            self._doom(self._births[number])
         slot = self._slots.pop(number, None)
         if slot is None:
             return

@@ -64,8 +64,8 @@ def _as_agent(entry: Entry, timeout_s: float, reply: socket.socket, work: Callab
     if child == 0:
         try:
             syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
-            become_agent(entry)
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            become_agent()
+            signal.signal(signal.SIGPIPE, signal.SIG_IGN)
             work()
         except OSError as error:
             send_os_error(reply, error)
