@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 
-from workers.sandbox.bubblewrap import BubblewrapBackend, BubblewrapOptions
-from workers.sandbox.fake import FakeBackend
-
 from orchestrator.config import Config, PolicyConfig, SandboxConfig
 from orchestrator.players import ModelPlayers, Players, ScriptPlayers, Scripts, make_agent
 from workers.agent.budget import Budget, OnMalformedCall
 from workers.policy.config import Flavour, LocalPolicyConfig, OpenAIPolicyConfig
 from workers.policy.factory import make_policy
 from workers.policy.protocol import Sampling
+from workers.sandbox.bubblewrap import BubblewrapBackend, BubblewrapOptions
+from workers.sandbox.fake import FakeBackend
 from workers.sandbox.protocol import SandboxBackend
 from workers.trajectory import LogprobsMode
 

@@ -17,6 +17,7 @@ from typing import Protocol
 from orchestrator.advantages import Estimator
 from orchestrator.breaker import Breaker, RunStopped
 from orchestrator.config import Config
+from orchestrator.cursor import cursors
 from orchestrator.desk import Desk, DeskSettings
 from orchestrator.groups import GroupBuffer
 from orchestrator.logs import log_to
@@ -96,8 +97,7 @@ class Conductor:
         self._bench: Bench | None = None
         self._is_drained = self._is_resumed = False
         self._began_s = time.monotonic()
-        self._playing_s: float | None = None
-        self._probed_s: float | None = None
+        self._closed_s: float | None = None
 
     async def run(self) -> RunStats:
         """Roll out to the end, or to where the run must stop; raises what a person must mend first."""
@@ -129,11 +129,11 @@ class Conductor:
             self._bench = Bench(self._scorers, config.scorer.concurrency, backlog, config.scorer.attempts)
             if self._is_drained:
                 self._desk.drain()
-            ending, detail = await self._roll(self._desk, self._bench, server)
+            ending, detail = await self._roll(self._desk, self._bench, record, server)
             if ending is Ending.DONE:
                 await asyncio.to_thread(record.finish, detail or "done")
         finally:
-            self._desk = None
+            self._closed_s = time.monotonic()
             closing = [pool.close() for pool in self._pools] + [scorer.close() for scorer in self._scorers]
             await asyncio.gather(*closing, return_exceptions=True)
             server.close()
@@ -171,8 +171,10 @@ class Conductor:
             stragglers=tuple(Straggler(lease.task_id, age_s) for lease, age_s in oldest),
         )
 
-    async def _roll(self, desk: Desk, bench: Bench, server: MetricsServer) -> tuple[Ending, str]:
-        keeping = asyncio.create_task(self._keep_up(desk, bench, server))
+    async def _roll(
+        self, desk: Desk, bench: Bench, record: RunRecord, server: MetricsServer
+    ) -> tuple[Ending, str]:
+        keeping = asyncio.create_task(self._keep_up(desk, bench, record, server))
         try:
             await roll_out(desk, self._pools, bench)
         except BaseExceptionGroup as group:
@@ -197,23 +199,20 @@ class Conductor:
             return Ending.FAILED, "no task is solved sometimes, so there is nothing to train on"
         return Ending.DONE, ""
 
-    async def _keep_up(self, desk: Desk, bench: Bench, server: MetricsServer) -> None:
+    async def _keep_up(self, desk: Desk, bench: Bench, record: RunRecord, server: MetricsServer) -> None:
         """Keep metrics, their targets and tasks.parquet fresh while the run goes on."""
         if self._config.metrics.enabled:
             await self._announce(server)
         while True:
-            now = time.monotonic()
-            if self._playing_s is None and desk.in_flight:
-                self._playing_s = now
-            if self._probed_s is None and self._scheduler.is_probing_done:
-                self._probed_s = now
             records = list(self._scheduler.records.values())
             counts: dict[str, int] = {}
-            for record in records:
-                state = record.state.value if record.state else "undecided"
+            for known in records:
+                state = known.state.value if known.state else "undecided"
                 counts[state] = counts.get(state, 0) + 1
             self._metrics.tasks(counts)
-            self._metrics.queues(len(desk.in_flight) - bench.waiting, bench.waiting, 0)
+            read = await asyncio.to_thread(cursors, self._run_dir)
+            undelivered = record.journal.next_seq - 1 - min(read.values(), default=-1)
+            self._metrics.queues(len(desk.in_flight) - bench.waiting, bench.waiting, undelivered)
             self._metrics.policy_version(desk.policy_version)
             await asyncio.to_thread(write_tasks, self._run_dir, self._tasks, records)
             await asyncio.sleep(KEEP_EVERY_S)
@@ -226,22 +225,31 @@ class Conductor:
         await asyncio.to_thread(write_targets, self._run_dir, targets)
 
     def _phase(self) -> Phase:
-        if self._desk is None:
-            return Phase.STARTING if self._playing_s is None else Phase.CLOSING
-        if not self._desk.in_flight and self._playing_s is None:
+        if self._closed_s is not None:
+            return Phase.CLOSING
+        if self._desk is None or self._desk.began_s is None:
             return Phase.STARTING
         return Phase.ROLLING if self._scheduler.is_probing_done else Phase.PROBING
 
     def _eta_s(self) -> float | None:
         done, wanted = sum(self._tally.fates.values()), self._scheduler.groups_wanted
-        if self._probed_s is None or not done or not self._scheduler.is_probing_done:
+        if (
+            self._desk is None
+            or self._desk.began_s is None
+            or not done
+            or not self._scheduler.is_probing_done
+        ):
             return None
-        return (time.monotonic() - self._probed_s) / done * max(0, wanted - done)
+        since = self._desk.probed_s or self._desk.began_s
+        return (time.monotonic() - since) / done * max(0, wanted - done)
 
     def _stats(self, ending: Ending, detail: str) -> RunStats:
-        now, config, tally = time.monotonic(), self._config, self._tally
-        playing = self._playing_s if self._playing_s is not None else now
-        probed = self._probed_s if self._probed_s is not None else now
+        config, tally = self._config, self._tally
+        ended = self._closed_s or time.monotonic()
+        began = (self._desk.began_s if self._desk else None) or ended
+        probed = (self._desk.probed_s if self._desk else None) or (
+            began if not config.scheduler.filter else ended
+        )
         return RunStats(
             run_id=config.run_id,
             run_dir=self._run_dir,
@@ -273,7 +281,7 @@ class Conductor:
             resets_s=quantiles(tally.resets_s),
             tokens_sampled=tally.tokens_sampled,
             timings=Timings(
-                setup_s=playing - self._began_s, probing_s=max(0.0, probed - playing), played_s=now - playing
+                setup_s=began - self._began_s, probing_s=max(0.0, probed - began), played_s=ended - began
             ),
         )
 

@@ -55,7 +55,10 @@ class _Seat:
 
 
 class Desk:
-    """Gives out leases and takes in scored episodes. All methods run in one event loop."""
+    """Gives out leases and takes in scored episodes. All methods run in one event loop.
+
+    `began_s` and `probed_s` are when the first lease left and when the last task was decided (monotonic).
+    """
 
     def __init__(
         self,
@@ -74,6 +77,8 @@ class Desk:
         self._seats: deque[_Seat] = deque()
         self._out: dict[str, tuple[Lease, float]] = {}
         self._is_draining = False
+        self.began_s: float | None = None
+        self.probed_s: float | None = None
         self._news = asyncio.Event()
 
     @property
@@ -110,6 +115,7 @@ class Desk:
             leases.append(self._lease(self._seats.popleft()))
         if leases:
             now = time.monotonic()
+            self.began_s = self.began_s or now
             self._out.update({lease.episode_id: (lease, now) for lease in leases})
             await asyncio.to_thread(self._record.journal.lease, leases)
         return tuple(leases)
@@ -135,9 +141,10 @@ class Desk:
 
     async def resume(self) -> bool:
         """Take up what an earlier life of this run left, if anything: finished groups teach, open ones go on."""
-        finished = await asyncio.to_thread(lambda: list(read_groups(self._settings.run_dir)))
         unfinished = self._record.journal.unfinished()
-        for batch in finished:
+        is_resumed = bool(unfinished)
+        for batch in read_groups(self._settings.run_dir):
+            is_resumed = True
             first = batch.filter(pc.equal(batch["branch_index"], 0))
             plan = _plan_of(
                 first["group_id"][0].as_py(), first["task_id"][0].as_py(), first["group_size"][0].as_py()
@@ -147,7 +154,7 @@ class Desk:
             self._tally.restored(first, plan.purpose)
         for group in unfinished:
             await self._reopen(group)
-        return bool(finished or unfinished)
+        return is_resumed
 
     async def _reopen(self, group: OpenGroup) -> None:
         """Go on with a group: outcomes that were journalled count, every other member is played again."""
@@ -210,6 +217,8 @@ class Desk:
         plan = self._plans.pop(group.group_id)
         self._scheduler.record(plan, [member.passed for member in group.members])
         self._tally.group(plan.purpose, decision)
+        if self.probed_s is None and self._scheduler.is_probing_done:
+            self.probed_s = time.monotonic()
 
 
 def _group_id(plan: GroupPlan) -> str:

@@ -62,7 +62,9 @@ def unplayed(lease: Lease, task: Task, failure: Failure) -> Scored:
 class Bench:
     """Ended episodes wait here for a verdict. `room` more may be leased before scoring would fall behind."""
 
-    def __init__(self, scorers: Sequence[ScorerHandle], concurrency: int, backlog: int, attempts: int) -> None:
+    def __init__(
+        self, scorers: Sequence[ScorerHandle], concurrency: int, backlog: int, attempts: int
+    ) -> None:
         self.width = concurrency * len(scorers)
         self._scorers = tuple(scorers)
         self._busy = [0] * len(self._scorers)
