@@ -99,7 +99,10 @@ async def test_a_cancelled_create_leaves_no_slot(real: BubblewrapBackend) -> Non
         await asyncio.gather(task, return_exceptions=True)
         if not task.cancelled():
             await task.result().close()
-    await asyncio.sleep(0.5)
+    for _ in range(50):
+        if len(descendants(keeper)) == before:
+            break
+        await asyncio.sleep(0.1)
     assert len(descendants(keeper)) == before
     assert real._keepers[0].slot_count == 0
 
