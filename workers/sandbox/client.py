@@ -74,6 +74,8 @@ class KeeperClient:
         with ours, theirs:
             try:
                 wire.send(self._process.control, encode(Operation.CLOSE, Close(slot)), (), (theirs.fileno(),))
+            except BlockingIOError:
+                asyncio.get_running_loop().call_later(_RETRY_S, self.post_close, slot)
             except OSError as error:
                 logger.warning("slot %d: close not sent: %s", slot, error)
 

@@ -26,7 +26,7 @@ from workers.sandbox import messages, seccomp, syscalls, wire
 from workers.sandbox.answers import Failure, failure, send_failure
 from workers.sandbox.frozen import freeze_state
 from workers.sandbox.inside import Entry
-from workers.sandbox.layers import Layers
+from workers.sandbox.layers import OPAQUE_XATTR, Layers
 from workers.sandbox.messages import Close, Create, Exec, Freeze, Import, Operation, Read, Setup, Write
 from workers.sandbox.reset import DirtyReset, prove
 from workers.sandbox.slot import (
@@ -153,6 +153,7 @@ class Keeper:
         )
         os.mkdir(f"{_PLACE}/layers")
         os.mkdir(f"{_PLACE}/slots")
+        _need_overlay_attributes(f"{_PLACE}/layers")
         shutil.copyfile(setup.first_process, _FIRST_PROCESS)
         os.chmod(_FIRST_PROCESS, 0o111)
         self._layers = Layers(f"{_PLACE}/layers", setup.layer_limit_bytes)
@@ -232,7 +233,10 @@ class Keeper:
         """It came to nothing: undo all of it, and say why."""
         del self._births[birth.request.slot]
         if birth.pidfd >= 0:
-            self._end_processes(birth.pidfd)
+            try:
+                self._end_processes(birth.pidfd)
+            except Failure as stuck:
+                why = stuck
             os.close(birth.pidfd)
         _kill(birth.starting.monitor)
         detach_storage(birth.storage)
@@ -312,6 +316,18 @@ class Keeper:
             send_failure(reply, Failure("keeper_fault", f"{type(error).__name__}: {error}"))
         finally:
             os._exit(0)
+
+
+def _need_overlay_attributes(folder: str) -> None:
+    """Overlays mark opaque folders by an attribute that files in memory have since Linux 6.6 only."""
+    try:
+        os.setxattr(folder, OPAQUE_XATTR, b"n")
+        os.removexattr(folder, OPAQUE_XATTR)
+    except OSError as error:
+        remedy = "Linux 6.6 or later, or sandbox=docker"
+        raise Failure(
+            "kernel_too_old", f"no user.* attributes on tmpfs ({error}); remedy: {remedy}"
+        ) from error
 
 
 def _learn_pid(birth: Birth) -> None:

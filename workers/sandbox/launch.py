@@ -67,7 +67,7 @@ class KeeperProcess:
 
     def __init__(self, image: HostImage, uid: int) -> None:
         self._image = image
-        self._uid = uid if os.geteuid() == 0 else None
+        self._uid = _unprivileged(uid) if os.geteuid() == 0 else None
         self._complaints = os.memfd_create("keeper", os.MFD_CLOEXEC)
         self.control, theirs = wire.pair()
         self._process: subprocess.Popen[bytes] | None = None
@@ -77,10 +77,11 @@ class KeeperProcess:
             target=self._live, args=(theirs,), name="rollcage-keeper", daemon=True
         )
         self._thread.start()
-        if not self._spawned.wait(_SPAWN_TIMEOUT_S):
-            raise SandboxError("create_failed", f"no keeper process within {_SPAWN_TIMEOUT_S} s")
-        if self._problem is not None:
-            raise SandboxError("create_failed", f"no keeper process: {self._problem}") from self._problem
+        is_spawned = self._spawned.wait(_SPAWN_TIMEOUT_S)
+        if not is_spawned or self._problem is not None:
+            self.close(_SPAWN_TIMEOUT_S)
+            why = self._problem or f"none within {_SPAWN_TIMEOUT_S} s"
+            raise SandboxError("create_failed", f"no keeper process: {why}") from self._problem
 
     @property
     def pid(self) -> int:
@@ -89,16 +90,16 @@ class KeeperProcess:
 
     def complaints(self) -> str:
         """What the keeper or its bubblewrap wrote to stderr."""
+        if self._complaints < 0:
+            return ""
         size = os.fstat(self._complaints).st_size
         return os.pread(self._complaints, 4096, max(0, size - 4096)).decode("utf-8", "replace").strip()
 
     def close(self, timeout_s: float) -> None:
         """End it and wait: a blocking call. Safe twice."""
         self.control.close()
-        if self._process is None:
-            return
         self._thread.join(timeout_s)
-        if self._thread.is_alive():
+        if self._thread.is_alive() and self._process is not None:
             self._process.kill()
             self._thread.join(timeout_s)
         if self._complaints >= 0:
@@ -169,6 +170,17 @@ class KeeperProcess:
         os.mkdir("/mnt/python", 0o755)
         syscalls.mount(path, "/mnt/python", "", syscalls.MS_BIND)
         return "/mnt/python"
+
+
+def _unprivileged(uid: int) -> int:
+    """`uid`, if it exists in this user namespace. Raises SandboxError where it doesn't."""
+    for line in Path("/proc/self/uid_map").read_text().splitlines():
+        first, _, count = (int(word) for word in line.split())
+        if first <= uid < first + count:
+            return uid
+    raise SandboxError(
+        "bad_uid", f"user {uid} is not mapped here; remedy: set sandbox.uid to an unused user that is"
+    )
 
 
 def keeper_code() -> bytes:

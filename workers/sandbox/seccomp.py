@@ -2,7 +2,7 @@
 
 Invariants: a call from another ABI kills the process; `clone3` answers ENOSYS, so that C libraries fall
 back to `clone`, whose namespace flags can be seen; only UNIX, INET, INET6 and NETLINK sockets exist, since
-AF_VSOCK reaches the host; memory that resident sizes don't show (memfd, System V) is refused.
+AF_VSOCK reaches the host; memory that resident sizes don't show (memfd, System V objects) is refused.
 Assembled here, so that no libseccomp is needed. Standard library only.
 """
 
@@ -71,6 +71,8 @@ _DENIED = {
     "migrate_pages": (256, 238),
     "mbind": (237, 235),
     "shmget": (29, 194),
+    "semget": (64, 190),
+    "msgget": (68, 186),
     "memfd_create": (319, 279),
     "memfd_secret": (447, 447),
 }

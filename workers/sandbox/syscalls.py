@@ -80,7 +80,8 @@ def drop_capabilities() -> None:
     """Give up every capability, now and for good."""
     _libc.prctl(PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     for capability in range(_LAST_CAPABILITY + 1):
-        _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
+        if _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
+            break  # the kernel knows no more
     header = struct.pack("Ii", _CAPABILITY_VERSION_3, 0)
     _check(_libc.capset(header, bytes(24)), "capset")
 
