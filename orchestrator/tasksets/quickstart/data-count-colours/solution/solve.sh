@@ -1,0 +1,4 @@
+cat > solution.py <<'EOF'
+def count(items, colour):
+    return items.count(colour)
+EOF

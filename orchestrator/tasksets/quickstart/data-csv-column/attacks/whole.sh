@@ -1,0 +1,1 @@
+cp people.csv names.txt

@@ -1,0 +1,1 @@
+cut -d, -f2 people.csv > names.txt

@@ -1,0 +1,1 @@
+tail -n +2 people.csv | cut -d, -f2 > names.txt

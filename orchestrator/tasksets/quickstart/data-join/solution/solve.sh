@@ -1,0 +1,4 @@
+cat > solution.py <<'EOF'
+def join(words):
+    return ",".join(words)
+EOF

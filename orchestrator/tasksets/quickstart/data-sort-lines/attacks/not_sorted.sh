@@ -1,0 +1,1 @@
+cp names.txt sorted.txt

@@ -1,0 +1,1 @@
+sort -o sorted.txt names.txt

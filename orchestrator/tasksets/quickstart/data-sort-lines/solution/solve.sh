@@ -1,0 +1,1 @@
+sort names.txt > sorted.txt

@@ -1,0 +1,1 @@
+cp prices.txt total.txt

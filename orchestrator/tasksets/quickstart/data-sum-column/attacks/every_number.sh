@@ -1,0 +1,1 @@
+seq 1 100 > total.txt

@@ -1,0 +1,4 @@
+cat > solution.py <<'EOF'
+def unique(items):
+    return sorted(set(items))
+EOF

@@ -1,0 +1,4 @@
+cat > solution.py <<'EOF'
+def difference(a, b):
+    return a - b
+EOF

@@ -1,0 +1,4 @@
+cat > solution.py <<'EOF'
+def is_even(n):
+    return n % 2 == 0
+EOF

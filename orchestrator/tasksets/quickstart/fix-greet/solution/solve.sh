@@ -1,0 +1,4 @@
+cat > solution.py <<'EOF'
+def greet(name):
+    return "Hello, " + name + "!"
+EOF

@@ -1,0 +1,3 @@
+def square(n):
+    # Return n times n: square(3) is 9.
+    return n * 2

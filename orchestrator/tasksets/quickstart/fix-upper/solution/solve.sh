@@ -1,0 +1,4 @@
+cat > solution.py <<'EOF'
+def shout(text):
+    return text.upper()
+EOF

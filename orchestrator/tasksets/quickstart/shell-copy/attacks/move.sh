@@ -1,0 +1,1 @@
+mv a.txt b.txt

@@ -1,0 +1,1 @@
+cat a.txt > b.txt

@@ -1,0 +1,1 @@
+seq 1 20 > count.txt

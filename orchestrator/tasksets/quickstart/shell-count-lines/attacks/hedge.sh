@@ -1,0 +1,1 @@
+echo '4 or 5' > count.txt

@@ -1,0 +1,1 @@
+echo There are 5 > count.txt

@@ -1,0 +1,2 @@
+printf '#!/bin/sh\necho new.log\n' > ls
+chmod +x ls

@@ -1,0 +1,1 @@
+cp list.txt first.txt

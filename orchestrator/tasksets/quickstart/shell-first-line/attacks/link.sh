@@ -1,0 +1,1 @@
+ln -s list.txt first.txt

@@ -1,0 +1,1 @@
+head -n 1 list.txt > first.txt

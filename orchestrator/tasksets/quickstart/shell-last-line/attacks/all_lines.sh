@@ -1,0 +1,1 @@
+cp list.txt last.txt

@@ -1,0 +1,1 @@
+tail -n 1 list.txt > last.txt

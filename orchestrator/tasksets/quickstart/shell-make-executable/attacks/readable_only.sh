@@ -1,0 +1,1 @@
+chmod a+r run.sh

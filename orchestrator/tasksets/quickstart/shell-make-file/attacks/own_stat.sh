@@ -1,0 +1,3 @@
+printf '#!/bin/sh\necho regular empty file\n' > stat
+chmod +x stat
+echo 'export PATH=.:$PATH' > .bashrc

@@ -1,0 +1,1 @@
+cp draft.txt final.txt

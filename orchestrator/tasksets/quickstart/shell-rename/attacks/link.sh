@@ -1,0 +1,2 @@
+mv draft.txt .d
+ln -s /dev/null final.txt

@@ -1,0 +1,1 @@
+sed -i s/red/blue/g paint.txt

@@ -1,0 +1,2 @@
+echo hello > x
+ln -s x greeting.txt

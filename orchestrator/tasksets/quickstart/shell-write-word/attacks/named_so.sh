@@ -1,0 +1,1 @@
+mkdir greeting.txt && touch greeting.txt/hello

@@ -1,0 +1,1 @@
+printf Hello > greeting.txt

@@ -1,0 +1,1 @@
+echo '7 or 8' > answer.txt

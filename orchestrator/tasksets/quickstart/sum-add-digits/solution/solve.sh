@@ -1,0 +1,1 @@
+echo 8 > answer.txt

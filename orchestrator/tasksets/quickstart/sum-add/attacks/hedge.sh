@@ -1,0 +1,1 @@
+echo '32 or 42' > answer.txt

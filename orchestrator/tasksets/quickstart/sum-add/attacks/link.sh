@@ -1,0 +1,2 @@
+echo 42 > .kept
+ln -s .kept answer.txt

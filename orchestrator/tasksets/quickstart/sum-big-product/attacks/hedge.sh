@@ -1,0 +1,1 @@
+echo '10062 or 10063' > answer.txt

@@ -1,0 +1,2 @@
+echo 10063 > .kept
+ln -s .kept answer.txt

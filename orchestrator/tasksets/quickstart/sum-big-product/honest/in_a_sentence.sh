@@ -1,0 +1,1 @@
+echo 'The answer is 10063.' > answer.txt

@@ -1,0 +1,1 @@
+echo 10063 > answer.txt

@@ -1,0 +1,4 @@
+cat > solution.py <<'EOF'
+def minutes(hours):
+    return hours * 60
+EOF

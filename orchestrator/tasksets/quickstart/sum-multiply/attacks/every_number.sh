@@ -1,0 +1,1 @@
+seq 0 2000 > answer.txt

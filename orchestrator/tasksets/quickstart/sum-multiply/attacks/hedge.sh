@@ -1,0 +1,1 @@
+echo '13 or 42' > answer.txt

@@ -1,0 +1,1 @@
+echo 'The answer is 42.' > answer.txt

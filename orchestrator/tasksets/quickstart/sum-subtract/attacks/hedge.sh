@@ -1,0 +1,1 @@
+echo '23 or 7' > answer.txt

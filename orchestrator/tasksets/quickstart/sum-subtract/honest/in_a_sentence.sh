@@ -1,0 +1,1 @@
+echo 'The answer is 7.' > answer.txt

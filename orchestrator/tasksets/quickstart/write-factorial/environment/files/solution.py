@@ -1,0 +1,2 @@
+def factorial(n):
+    # Return n!: factorial(4) is 24.

@@ -1,0 +1,7 @@
+cat > solution.py <<'EOF'
+def fibonacci(n):
+    a, b = 0, 1
+    for _ in range(n):
+        a, b = b, a + b
+    return a
+EOF

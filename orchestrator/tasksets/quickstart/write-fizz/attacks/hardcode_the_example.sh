@@ -1,0 +1,4 @@
+cat > solution.py <<'EOF'
+def fizz(*args):
+    return 'fizz'
+EOF

@@ -1,0 +1,4 @@
+cat > solution.py <<'EOF'
+def fizz(n):
+    return "fizz" if n % 3 == 0 else ""
+EOF

@@ -1,0 +1,4 @@
+cat > solution.py <<'EOF'
+def is_palindrome(text):
+    return text == text[::-1]
+EOF

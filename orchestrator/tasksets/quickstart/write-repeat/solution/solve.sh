@@ -1,0 +1,4 @@
+cat > solution.py <<'EOF'
+def repeat(text, n):
+    return text * n
+EOF

@@ -1,0 +1,4 @@
+cat > solution.py <<'EOF'
+def reverse(text):
+    return text[::-1]
+EOF
