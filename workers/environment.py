@@ -13,6 +13,7 @@ of the two on an environment, not both.
 
 from __future__ import annotations
 
+import json
 import posixpath
 import time
 from typing import ClassVar, Protocol
@@ -148,7 +149,8 @@ class Environment(gymnasium.Env[str, str]):
         await sandbox.exec(Command(argv=("rm", "-f", from_workspace), timeout_s=10.0))
         self.stop_reason = StopReason.TIMEOUT if result.timed_out else StopReason.SUBMITTED
         outcome = outcome_of(result, timeout_s, limit_bytes)
-        return await self._result("run", script.name, outcome, time.monotonic() - started)
+        arguments = json.dumps({"script": script.name})
+        return await self._result("run", arguments, outcome, time.monotonic() - started)
 
     async def afreeze(self) -> FinalState:
         """End the sandbox's use and read the final state. Raises SandboxError."""

@@ -140,4 +140,4 @@ def _file_error(path: str, error: OSError | ValueError) -> Outcome:
         case OSError():
             return Outcome(f"{error.strerror or error}: {path}", error="os_error")
         case _:
-            return Outcome(f"{error}: {path}", error="bad_file")
+            return Outcome(str(error), error="bad_file")
