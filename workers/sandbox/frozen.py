@@ -8,12 +8,12 @@ import socket
 from workers.archive import pack
 from workers.sandbox import wire
 from workers.sandbox.changes import changes
-from workers.sandbox.messages import Create, Freeze
+from workers.sandbox.messages import Freeze
 from workers.sandbox.slot import UPPER
 from workers.sandbox.tree import TooLarge, walk
 
 
-def freeze_state(request: Freeze, slot: Create, handle: int, lowers: list[str], reply: socket.socket) -> None:
+def freeze_state(request: Freeze, handle: int, lowers: list[str], reply: socket.socket) -> None:
     """Answer with the state that a slot came to rest in. `lowers` are the layers' folders, the first lowest."""
     upper = os.open(UPPER, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=handle)
     try:

