@@ -9,10 +9,10 @@ Ray has no walls between its workers: who escapes a sandbox owns the cluster.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import logging
 import os
-import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,6 +23,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from orchestrator import warden
 from orchestrator.actors import PoolActor, ScorerActor
 from orchestrator.conductor import Conductor, Order
 from orchestrator.config import ClusterConfig, Config
@@ -53,7 +54,7 @@ Actor = Any  # Ray's handles are untyped; nothing but this file sees one.
 def cluster(config: ClusterConfig) -> Iterator[None]:
     """A Ray cluster for the length of the block: one node of our own, or one that is up.
 
-    Our own node leaves no process and no folder; what a killed driver left is swept at the next start.
+    Our own node leaves no process and no folder, also when this process is killed.
     """
     if config.kind == "ray":
         try:
@@ -68,9 +69,9 @@ def cluster(config: ClusterConfig) -> Iterator[None]:
         finally:
             ray.shutdown()
         return
-    # Ray's workers run at nice 15 by default, and sandboxes would inherit it.
-    os.environ.update(RAY_worker_niceness="0", RAY_USAGE_STATS_ENABLED="0", RAY_DEDUP_LOGS="0")
-    with _temp_folder() as folder:
+    with _own_folder() as folder:
+        # Ray's workers run at nice 15 by default, and sandboxes would inherit it.
+        os.environ.update(RAY_worker_niceness="0", RAY_USAGE_STATS_ENABLED="0", RAY_DEDUP_LOGS="0")
         ray.init(
             num_cpus=config.num_cpus,
             resources={HOST_RESOURCE: 1},
@@ -225,34 +226,20 @@ async def _answer(ref: object, deadline_s: float | None, cause: str) -> object:
 
 
 @contextmanager
-def _temp_folder() -> Iterator[Path]:
-    """A folder for our own node's sockets and logs, with a short path: a socket's may have 107 bytes."""
-    base = Path(tempfile.gettempdir())
-    prefix = f"rollcage-{os.getuid()}-"
-    for left in base.glob(prefix + "*"):
-        with _only_owner(left) as is_left_behind:
-            if is_left_behind:
-                shutil.rmtree(left, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=base))
+def _own_folder() -> Iterator[Path]:
+    """A folder for our own node, cleared with all its processes by a warden however this process ends.
+
+    It lies where its path is short: a socket's may have 107 bytes.
+    """
+    folder = Path(tempfile.mkdtemp(prefix=f"rollcage-{os.getuid()}-"))
+    watching = subprocess.Popen(
+        [sys.executable, "-I", "-S", warden.__file__, str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     try:
-        with _only_owner(folder):
-            yield folder
+        yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def _only_owner(folder: Path) -> Iterator[bool]:
-    """Hold the folder's lock, which its owner's death frees; False when somebody else holds it."""
-    try:
-        lock = (folder / "owner.lock").open("w")
-    except OSError:
-        yield False
-        return
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield True
+        watching.communicate(timeout=2 * warden.GIVE_UP_S)

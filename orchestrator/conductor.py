@@ -184,7 +184,9 @@ class Conductor:
             raise error from None
         finally:
             keeping.cancel()
-            await asyncio.gather(keeping, return_exceptions=True)
+            (kept,) = await asyncio.gather(keeping, return_exceptions=True)
+            if isinstance(kept, Exception):
+                logger.warning("metrics and tasks.parquet were not kept up to date: %s", kept)
         if self._is_drained and not self._scheduler.is_exhausted:
             return Ending.INTERRUPTED, "interrupted; nothing that was finished is lost"
         return self._yield()
