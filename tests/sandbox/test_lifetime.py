@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -102,14 +103,48 @@ async def test_a_cancelled_create_leaves_no_slot(real: BubblewrapBackend) -> Non
     await (await real.create(SandboxSpec())).close()
     await asyncio.sleep(1)
     before = descendants(keeper)
-    for delay_s in (0.0, 0.001, 0.002, 0.004, 0.006):
+    for n in range(60):
         task = asyncio.create_task(real.create(SandboxSpec()))
-        await asyncio.sleep(delay_s)
+        await asyncio.sleep(n / 4000)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         if not task.cancelled():
             await task.result().close()
     await settle(keeper, before)
+    assert real._keepers[0].slot_count == 0
+
+
+async def play(backend: BubblewrapBackend, chance: random.Random) -> None:
+    """A short life with random deeds."""
+    box = await backend.create(SandboxSpec())
+    try:
+        for _ in range(3):
+            match chance.choice(("exec", "read", "write", "freeze")):
+                case "exec":
+                    await box.exec(Command.shell("sleep 0.01 & echo x > y; echo"))
+                case "read":
+                    await box.read_file("/etc/passwd")
+                case "write":
+                    await box.write_file("a/b", bytes(chance.choice((1, 100_000))))
+                case _:
+                    await box.freeze()
+                    return
+    finally:
+        await box.close()
+
+
+async def test_cancelling_anything_anywhere_leaves_a_keeper_whole(real: BubblewrapBackend) -> None:
+    chance = random.Random(7)
+    keeper, inner = real._keepers[0].pid, keeper_inside(real)
+    for _ in range(20):
+        lives = [asyncio.create_task(play(real, chance)) for _ in range(6)]
+        await asyncio.sleep(chance.random() * 0.1)
+        for life in lives:
+            if chance.random() < 0.6:
+                life.cancel()
+        ends = await asyncio.gather(*lives, return_exceptions=True)
+        assert {type(end) for end in ends} <= {type(None), asyncio.CancelledError}
+    await settle(keeper, {inner})
     assert real._keepers[0].slot_count == 0
 
 
@@ -126,6 +161,13 @@ async def test_slots_come_and_go_without_leaking(real: BubblewrapBackend) -> Non
     assert len(set(counts)) == 1
     if os.geteuid() == 0:
         assert len(os.listdir(f"/proc/{inner}/fd")) < 12
+
+
+async def test_many_are_born_at_once(real: BubblewrapBackend) -> None:
+    boxes = await asyncio.gather(*(real.create(SandboxSpec()) for _ in range(60)))
+    results = await asyncio.gather(*(box.exec(Command.shell("echo $HOME")) for box in boxes))
+    assert {result.stdout for result in results} == {b"/home/agent\n"}
+    await asyncio.gather(*(box.close() for box in boxes))
 
 
 async def test_layers_make_room_for_others(workspace: Archive) -> None:

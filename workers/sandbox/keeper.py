@@ -39,11 +39,12 @@ class Keeper:
     def serve(self) -> None:
         """Until the owner is gone."""
         while True:
-            for fd in self._wait():
-                if fd == self._control.fileno():
-                    self._handle(wire.receive(self._control))
-                else:
+            ready = self._wait()
+            for fd in ready:  # before a request opens descriptors that bear the numbers of closed ones
+                if fd != self._control.fileno():
                     self._ready().advance(fd)
+            if self._control.fileno() in ready:
+                self._handle(wire.receive(self._control))
             if self._slots is not None:
                 self._slots.expire()
             reap()

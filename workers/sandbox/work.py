@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import socket
 from collections.abc import Callable
@@ -72,7 +71,7 @@ def _as_agent(entry: Entry, timeout_s: float, reply: socket.socket, work: Callab
         finally:
             os._exit(0)
     pidfd = os.pidfd_open(child)
-    if not select.select([pidfd], [], [], timeout_s)[0]:
+    if not syscalls.is_readable(pidfd, timeout_s):
         os.kill(child, signal.SIGKILL)
         send_os_error(reply, TimeoutError(110, f"took longer than {timeout_s} s"))
     os.waitpid(child, 0)
