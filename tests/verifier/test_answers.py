@@ -104,6 +104,11 @@ async def test_only_what_follows_the_thinking_counts(text: str, reward: float) -
     assert await reward_of_message(matcher(5, "numeric"), text) == reward
 
 
+@pytest.mark.parametrize(("text", "reward"), [("6 * 7 = 42", 1.0), ("6*7=42.", 1.0), ("42 = 6 * 7", 0.0)])
+async def test_what_follows_an_equals_sign_is_the_answer(text: str, reward: float) -> None:
+    assert await reward_of_message(matcher(42, "numeric"), text) == reward
+
+
 async def test_a_submission_without_a_message_has_no_answer() -> None:
     from workers.sandbox.fake import FakeBackend
 

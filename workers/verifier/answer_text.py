@@ -2,7 +2,8 @@
 
 The thinking part of a message does not count. What is boxed (`\\boxed{…}`) is the answer, the last box if
 there are several, and none if that one is not closed; without a box it is the last number of the text. Who
-lists candidates answers nothing: boxes side by side, three numbers or more in a row, or two joined by "or".
+lists candidates answers nothing: boxes side by side, three numbers or more in a row, or two joined by "or". An
+equals sign ends a row: `6 * 7 = 42` answers 42.
 Every step is linear in the text.
 """
 
@@ -16,7 +17,7 @@ MAX_NUMBER_CHARS = 400
 MAX_EXPONENT = 9999
 
 _MINUS = str.maketrans({"\u2212": "-", "\u2012": "-", "\u2013": "-", "\ufe63": "-", "\uff0d": "-"})
-_BREAKS = re.compile(r"[\s()\[\]{}<>=:;\"'`*$|~≈\\]+")
+_BREAKS = re.compile(r"[\s()\[\]{}<>:;\"'`*$|~≈\\]+")
 _PLAIN = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?|\.\d+"
 _NUMBER = re.compile(rf"([+-]?)({_PLAIN})(?:[eE]([+-]?\d{{1,4}}))?", re.ASCII)
 _JOINERS = frozenset({"and", "&", ","})
@@ -104,7 +105,7 @@ def _last_number(text: str) -> Decimal | None:
     is_hedged = False
     pending_hedge = False
     last_run: tuple[list[Decimal], bool] = ([], False)
-    for raw in _BREAKS.split(text.replace("{,}", ",")):
+    for raw in _BREAKS.split(text.replace("{,}", ",").replace("=", " = ")):
         token = _trimmed(raw)
         value = parse_number(token) if token else None
         if value is not None:
