@@ -1,7 +1,8 @@
 """The plain-text scaffold, for models too small to write calls: one completion is one action.
 
-The first fenced block of the completion counts, or all of it where there is none. It becomes the body of the
-task's answer file where the task names one, else a shell command. "submit" alone on the first line submits.
+A task comes after a few answered ones of its kind, which show the form of an answer. The first fenced block
+of the completion counts, or all of it where there is none. It becomes the body of the task's answer file
+where the task names one, else a shell command. "submit" alone on the first line submits.
 """
 
 from __future__ import annotations
@@ -10,25 +11,23 @@ import re
 from dataclasses import dataclass
 
 from workers.agent.call import call_json
+from workers.agent.demonstrations import demonstrations
 from workers.agent.output import whole_unicode
 from workers.task import PublicTask
 from workers.trajectory import Message
 
-COMMAND_HINT = "Answer with one bash command in a ```bash block."
 _FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n]*(?:\n|\Z)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """The scaffold for small models. `command_hint` is added to tasks that want a command."""
+    """The scaffold for small models. `has_demonstrations` off leaves the task alone in the prompt."""
 
-    command_hint: str = COMMAND_HINT
+    has_demonstrations: bool = True
 
     def opening(self, task: PublicTask) -> tuple[Message, ...]:
-        text = whole_unicode(task.instruction)
-        if not task.answer_file and self.command_hint:
-            text = f"{text.rstrip()}\n\n{self.command_hint}"
-        return (Message("user", text),)
+        shown = demonstrations(task.answer_file) if self.has_demonstrations else ()
+        return (*shown, Message("user", whole_unicode(task.instruction).rstrip()))
 
     def tools_json(self, task: PublicTask) -> str:
         return "[]"
