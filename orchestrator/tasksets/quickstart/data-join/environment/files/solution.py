@@ -1,2 +1,2 @@
 def join(words):
-    # Return the words with a comma between them: join(["a", "b"]) is "a,b".
+    # Return the words with a comma between them.

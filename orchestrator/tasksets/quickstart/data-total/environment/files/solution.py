@@ -1,2 +1,2 @@
 def total(numbers):
-    # Return the sum of a list of numbers: total([1, 2, 3]) is 6.
+    # Return the sum of a list of numbers.

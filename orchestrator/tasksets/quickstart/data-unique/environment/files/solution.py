@@ -1,2 +1,2 @@
 def unique(items):
-    # Return the different items, sorted: unique([3, 1, 3]) is [1, 3].
+    # Return the different items, sorted.

@@ -1,5 +1,5 @@
 def absolute(n):
-    # Return n without its sign: absolute(-3) is 3.
+    # Return n without its sign.
     if n > 0:
         return -n
     return n

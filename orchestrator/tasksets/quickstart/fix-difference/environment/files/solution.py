@@ -1,3 +1,3 @@
 def difference(a, b):
-    # Return a minus b: difference(9, 4) is 5.
+    # Return a minus b.
     return a + b

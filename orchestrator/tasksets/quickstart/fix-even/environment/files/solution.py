@@ -1,3 +1,3 @@
 def is_even(n):
-    # Return True if n is even: is_even(4) is True.
+    # Return True if n is even.
     return n % 2 == 1

@@ -1,5 +1,5 @@
 def larger(a, b):
-    # Return the larger of a and b: larger(2, 5) is 5.
+    # Return the larger of a and b.
     if a > b:
         return b
     return a

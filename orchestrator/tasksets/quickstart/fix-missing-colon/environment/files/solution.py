@@ -1,5 +1,5 @@
 def double(n):
-    # Return two times n: double(4) is 8.
+    # Return two times n.
     if n == 0
         return 0
     return 2 * n

@@ -1,3 +1,3 @@
 def square(n):
-    # Return n times n: square(3) is 9.
+    # Return n times n.
     return n * 2

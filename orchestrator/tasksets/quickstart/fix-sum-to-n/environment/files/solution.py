@@ -1,5 +1,5 @@
 def sum_to(n):
-    # Return 1 + 2 + ... + n: sum_to(4) is 10.
+    # Return 1 + 2 + ... + n.
     total = 0
     for i in range(n):
         total += i

@@ -1,3 +1,3 @@
 def shout(text):
-    # Return the text in upper case: shout("hi") is "HI".
+    # Return the text in upper case.
     return text.lower()

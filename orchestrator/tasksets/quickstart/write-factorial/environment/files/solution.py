@@ -1,2 +1,2 @@
 def factorial(n):
-    # Return n!: factorial(4) is 24.
+    # Return n!.

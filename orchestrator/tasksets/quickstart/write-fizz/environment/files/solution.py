@@ -1,2 +1,2 @@
 def fizz(n):
-    # Return "fizz" if 3 divides n, else "": fizz(6) is "fizz".
+    # Return "fizz" if 3 divides n, else "".

@@ -1,2 +1,2 @@
 def is_odd(n):
-    # Return True if n is odd: is_odd(3) is True.
+    # Return True if n is odd.

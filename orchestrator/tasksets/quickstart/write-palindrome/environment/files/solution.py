@@ -1,2 +1,2 @@
 def is_palindrome(text):
-    # Return True if the text reads the same backwards: is_palindrome("level") is True.
+    # Return True if the text reads the same backwards.

@@ -1,2 +1,2 @@
 def reverse(text):
-    # Return the text backwards: reverse("abc") is "cba".
+    # Return the text backwards.

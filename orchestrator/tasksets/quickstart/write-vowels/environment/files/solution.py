@@ -1,2 +1,2 @@
 def vowels(text):
-    # Return how many of a, e, i, o, u are in the text: vowels("banana") is 3.
+    # Return how many of a, e, i, o, u are in the text.
