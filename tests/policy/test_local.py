@@ -277,6 +277,7 @@ async def test_a_model_that_the_server_can_not_load_is_a_failure_with_its_words(
         await policy.start()
     await policy.close()
     assert caught.value.cause == "endpoint_unreachable"
+    assert "not within the file bounds" in caught.value.detail or "failed to load" in caught.value.detail
 
 
 def test_without_the_packages_the_error_is_one_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,13 +11,25 @@ import json
 import os
 import sys
 import threading
+from typing import Any
 
 QUIET = 1
 
 
 def main() -> None:
-    config = json.loads(sys.stdin.buffer.readline())
+    config = json.loads(first_line())
     threading.Thread(target=end_with_parent, daemon=True).start()
+    try:
+        server = start(config)
+    except BaseException as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        os._exit(1)
+    print(server.listening_address, flush=True)
+    threading.Event().wait()
+
+
+def start(config: dict[str, Any]) -> Any:
+    """Load the model and listen."""
     import xllamacpp
 
     params = xllamacpp.CommonParams()
@@ -31,13 +43,19 @@ def main() -> None:
     params.cache_ram_mib = 0
     params.fit_params = False
     params.verbosity = QUIET
-    server = xllamacpp.Server(params)
-    print(server.listening_address, flush=True)
-    threading.Event().wait()
+    return xllamacpp.Server(params)
+
+
+def first_line() -> bytes:
+    """Unbuffered: a thread that waits inside a buffered reader makes the interpreter abort when it ends."""
+    line = b""
+    while not line.endswith(b"\n") and (byte := os.read(0, 1)):
+        line += byte
+    return line
 
 
 def end_with_parent() -> None:
-    while sys.stdin.buffer.read(4096):
+    while os.read(0, 4096):
         pass
     os._exit(0)
 

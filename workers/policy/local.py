@@ -79,7 +79,11 @@ async def _child(config: LocalPolicyConfig, model: Path, key: str) -> AsyncItera
     assert process.stderr is not None
     listening = asyncio.create_task(_keep_lines(process.stderr, last_lines))
     try:
-        yield await _address(process, _settings(config, model, key), config.start_timeout_s, last_lines)
+        yield await _address(process, _settings(config, model, key), config.start_timeout_s)
+    except _NotStarted:
+        await _end(process)
+        await listening
+        raise _failure(" | ".join(last_lines)) from None
     finally:
         await _end(process)
         await listening
@@ -96,9 +100,7 @@ def _settings(config: LocalPolicyConfig, model: Path, key: str) -> bytes:
     return json.dumps(settings).encode() + b"\n"
 
 
-async def _address(
-    process: asyncio.subprocess.Process, settings: bytes, timeout_s: float, last_lines: deque[str]
-) -> str:
+async def _address(process: asyncio.subprocess.Process, settings: bytes, timeout_s: float) -> str:
     assert process.stdin is not None
     assert process.stdout is not None
     try:
@@ -110,12 +112,18 @@ async def _address(
     except TimeoutError:
         raise PolicyError("endpoint_timeout", f"the local server did not start in {timeout_s:g} s") from None
     if not address.startswith("http://"):
-        await _end(process)
-        said = " | ".join(last_lines)
-        if "libgomp" in said:
-            raise ConfigError(f"the local server needs OpenMP: {said}", "apt-get install libgomp1")
-        raise PolicyError("endpoint_unreachable", f"the local server did not start: {said}")
+        raise _NotStarted
     return address
+
+
+class _NotStarted(Exception):
+    """The child ended before it had an address."""
+
+
+def _failure(said: str) -> ConfigError | PolicyError:
+    if "libgomp" in said:
+        return ConfigError(f"the local server needs OpenMP: {said}", "apt-get install libgomp1")
+    return PolicyError("endpoint_unreachable", f"the local server did not start: {said}")
 
 
 async def _keep_lines(stream: asyncio.StreamReader, last_lines: deque[str]) -> None:
