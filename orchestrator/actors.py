@@ -20,7 +20,7 @@ from orchestrator.pool import SandboxPool, TurnReport
 from orchestrator.rows import scored
 from orchestrator.scoring import facts_of
 from orchestrator.types import Lease, Played, Scored
-from workers.errors import BoundaryError
+from workers.errors import BoundaryError, InfrastructureError
 from workers.scorer import Scorer
 from workers.task import PublicTask, Task
 from workers.trajectory import Failure
@@ -30,37 +30,40 @@ from workers.verifier.protocol import Submission
 class PoolActor:
     """A pool with its backend, agent and metrics."""
 
-    def __init__(self, name: str, config: Config, run_dir: Path, scripts: Scripts) -> None:
+    def __init__(self, name: str, config: Config, run_dir: Path) -> None:
         log_to(run_dir / "logs" / f"{name}.log", config.log_level)
+        self._config = config
         self._metrics = PoolMetrics(name, config.sandbox.backend, config.sandbox.pool_size)
         self._server = MetricsServer(self._metrics.registry, config.metrics.host, 0)
-        self._host, self._is_serving = config.metrics.host, config.metrics.enabled
-        self._slots = config.sandbox.pool_size
-        self._pool = SandboxPool(
-            self._slots,
-            make_backend(config.sandbox),
-            make_players(config, scripts),
-            make_budget(config),
-            self._metrics,
-        )
+        self._pool: SandboxPool | None = None
 
-    async def start(self) -> int:
-        """Make ready; tell how many slots there are."""
+    async def start(self, scripts: Scripts) -> int:
+        """Make ready, anew where it was before; tell how many slots there are."""
+        if self._pool is not None:
+            await self._pool.close()
+        config = self._config
+        backend, players = make_backend(config.sandbox), make_players(config, scripts)
+        slots = config.sandbox.pool_size
+        self._pool = SandboxPool(slots, backend, players, make_budget(config), self._metrics)
         await self._pool.start()
-        return self._slots
+        return slots
 
     async def metrics_address(self) -> str:
         """Serve /metrics and tell where; empty where metrics are off."""
-        return f"{self._host}:{self._server.start()}" if self._is_serving else ""
+        config = self._config.metrics
+        return f"{config.host}:{self._server.start()}" if config.enabled else ""
 
     async def turn(
         self, leases: Sequence[Lease], tasks: Mapping[str, PublicTask], wait_s: float
     ) -> tuple[TurnReport, list[Played]]:
+        if self._pool is None:
+            raise InfrastructureError("pool_lost", "the pool was made anew and not started")
         return await self._pool.turn(leases, tasks, wait_s)
 
     async def close(self) -> None:
         self._server.close()
-        await self._pool.close()
+        if self._pool is not None:
+            await self._pool.close()
 
 
 class ScorerActor:
@@ -70,7 +73,7 @@ class ScorerActor:
         log_to(run_dir / "logs" / f"{name}.log", config.log_level)
         self._metrics = ScorerMetrics(name)
         self._server = MetricsServer(self._metrics.registry, config.metrics.host, 0)
-        self._host, self._is_serving = config.metrics.host, config.metrics.enabled
+        self._serving = config.metrics
         self._backend = make_backend(config.sandbox)
         self._scorer = Scorer(self._backend)
 
@@ -79,7 +82,7 @@ class ScorerActor:
 
     async def metrics_address(self) -> str:
         """Serve /metrics and tell where; empty where metrics are off."""
-        return f"{self._host}:{self._server.start()}" if self._is_serving else ""
+        return f"{self._serving.host}:{self._server.start()}" if self._serving.enabled else ""
 
     async def score(
         self, batch: Sequence[Played], index: int, lease: Lease, task: Task, is_last: bool

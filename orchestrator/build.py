@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from orchestrator.config import Config, PolicyConfig, SandboxConfig
 from orchestrator.players import ModelPlayers, Players, ScriptPlayers, Scripts, make_agent
 from workers.agent.budget import Budget, OnMalformedCall
@@ -21,9 +19,7 @@ LOCAL_CONTEXT_TOKENS = 2048
 def make_backend(config: SandboxConfig) -> SandboxBackend:
     match config.backend:
         case "bubblewrap":
-            return BubblewrapBackend(
-                BubblewrapOptions(keepers=config.keepers or len(os.sched_getaffinity(0)))
-            )
+            return BubblewrapBackend(BubblewrapOptions(keepers=config.keepers or 0, uid=config.uid))
         case "fake":
             return FakeBackend()
 

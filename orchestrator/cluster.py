@@ -91,33 +91,56 @@ def cluster(config: ClusterConfig) -> Iterator[None]:
 class ConductorHandle:
     """The conductor as the driver sees it."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self) -> None:
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        self._actor = _make(_ConductorActor, here, order)
+        self._actor = _make(_ConductorActor, here)
 
-    async def run(self) -> RunStats:
+    async def run(self, order: Order) -> RunStats:
         """Roll out to the end. A conductor that died is asked again: it goes on from the run folder."""
         for _ in range(MAX_LIVES - 1):
             try:
-                return cast(RunStats, await _answer(self._actor.run.remote(), None, "conductor_lost"))
+                return cast(RunStats, await _answer(self._actor.run.remote(order), None, "conductor_lost"))
             except InfrastructureError as error:
+                if error.cause != "conductor_lost":
+                    raise
                 logger.warning("the conductor was lost, asking it again: %s", error)
                 await asyncio.sleep(REST_S)
-        return cast(RunStats, await _answer(self._actor.run.remote(), None, "conductor_lost"))
+        return cast(RunStats, await _answer(self._actor.run.remote(order), None, "conductor_lost"))
 
-    async def progress(self) -> Progress:
-        return cast(Progress, await _answer(self._actor.progress.remote(), CONNECT_S, "conductor_lost"))
+    async def progress(self) -> Progress | None:
+        """None before the run has begun."""
+        answer = await _answer(self._actor.progress.remote(), CONNECT_S, "conductor_lost")
+        return cast("Progress | None", answer)
 
     async def drain(self) -> None:
         """Lease nothing more; `run` returns when what is in flight has ended."""
         await _answer(self._actor.drain.remote(), CONNECT_S, "conductor_lost")
 
 
-class _ConductorActor(Conductor):
-    """The conductor in its own process; makes its pools and scorers, which end with it."""
+class _ConductorActor:
+    """The conductor in its own process; makes its pools and scorers, which end with it.
 
-    def __init__(self, order: Order) -> None:
-        super().__init__(order, pools(order), scorers(order))
+    It is told what to run by the call and not when it is made: Ray can't make an actor again whose large
+    arguments were lost.
+    """
+
+    def __init__(self) -> None:
+        self._conductor: Conductor | None = None
+        self._is_drained = False
+
+    async def run(self, order: Order) -> RunStats:
+        self._conductor = Conductor(order, pools(order), scorers(order))
+        if self._is_drained:
+            await self._conductor.drain()
+        return await self._conductor.run()
+
+    async def progress(self) -> Progress | None:
+        return await self._conductor.progress() if self._conductor else None
+
+    async def drain(self) -> None:
+        self._is_drained = True
+        if self._conductor:
+            await self._conductor.drain()
 
 
 class RayPool:
@@ -126,16 +149,17 @@ class RayPool:
     def __init__(self, name: str, node_id: str, order: Order) -> None:
         self.name = name
         where = NodeAffinitySchedulingStrategy(node_id, soft=False)
-        self._actor = _make(PoolActor, where, name, order.config, order.run_dir, order.scripts)
+        self._scripts = order.scripts
+        self._actor = _make(PoolActor, where, name, order.config, order.run_dir)
 
     async def start(self) -> int:
         for _ in range(MAX_LIVES - 1):
             try:
-                return cast(int, await _answer(self._actor.start.remote(), START_S, "pool_lost"))
+                return cast(int, await _answer(self._actor.start.remote(self._scripts), START_S, "pool_lost"))
             except InfrastructureError as error:
                 logger.warning("pool %s did not start, asking it again: %s", self.name, error)
                 await asyncio.sleep(REST_S)
-        return cast(int, await _answer(self._actor.start.remote(), START_S, "pool_lost"))
+        return cast(int, await _answer(self._actor.start.remote(self._scripts), START_S, "pool_lost"))
 
     async def turn(
         self, leases: Sequence[Lease], tasks: Mapping[str, PublicTask], wait_s: float
@@ -212,7 +236,11 @@ def scorers(order: Order) -> tuple[RayScorer, ...]:
 
 
 async def _answer(ref: object, deadline_s: float | None, cause: str) -> object:
-    """What an actor's method returned. What it raised on purpose is raised; all else is an InfrastructureError."""
+    """What an actor's method returned.
+
+    What it raised on purpose is raised; what it raised otherwise is an InfrastructureError `actor_raised`; an
+    actor that died or is late is one of the given cause.
+    """
     try:
         return await asyncio.wait_for(cast("asyncio.Future[object]", ref), deadline_s)
     except TimeoutError:
@@ -220,7 +248,7 @@ async def _answer(ref: object, deadline_s: float | None, cause: str) -> object:
     except RayTaskError as error:
         if isinstance(error.cause, RollcageError):
             raise error.cause from None
-        raise InfrastructureError(cause, str(error)) from None
+        raise InfrastructureError("actor_raised", str(error)) from None
     except RayError as error:
         raise InfrastructureError(cause, f"{type(error).__name__}: {error}") from None
 

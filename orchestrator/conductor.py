@@ -139,7 +139,12 @@ class Conductor:
             server.close()
             await asyncio.to_thread(remove_targets, self._run_dir)
             await asyncio.to_thread(record.close)
-            await asyncio.to_thread(write_tasks, self._run_dir, self._tasks, self._scheduler.records.values())
+            try:
+                await asyncio.to_thread(
+                    write_tasks, self._run_dir, self._tasks, self._scheduler.records.values()
+                )
+            except OSError as error:
+                logger.warning("tasks.parquet is not up to date: %s", error)
         return self._stats(ending, detail)
 
     async def drain(self) -> None:

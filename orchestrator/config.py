@@ -82,6 +82,9 @@ class SandboxConfig:
 
     backend: SandboxKind = option("bubblewrap", "bubblewrap: unprivileged namespaces; fake: none, for tests")
     pool_size: int = option(8, "sandboxes at once on each node", low=1, high=10_000)
+    uid: int = option(
+        64_917, "where the owner is root: the unused user that keepers run as", low=1, high=2**31
+    )
     keepers: int | None = option(None, "keeper processes on each node; null: one a core", low=1, high=1_024)
 
 

@@ -94,8 +94,8 @@ def _claim(run_dir: Path, config: Config, is_resuming: bool) -> None:
 
 
 async def _conduct(order: Order, watch: Watch) -> RunStats:
-    conductor = ConductorHandle(order)
-    running = asyncio.create_task(conductor.run())
+    conductor = ConductorHandle()
+    running = asyncio.create_task(conductor.run(order))
     drains: list[asyncio.Task[None]] = []
 
     def interrupted() -> None:
@@ -110,9 +110,12 @@ async def _conduct(order: Order, watch: Watch) -> RunStats:
         while not running.done():
             await asyncio.wait([running], timeout=PROGRESS_EVERY_S)
             try:
-                watch(await conductor.progress())
+                progress = await conductor.progress()
             except InfrastructureError as error:
                 logger.warning("no progress to show: %s", error)
+            else:
+                if progress is not None:
+                    watch(progress)
         return await running
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None

@@ -14,6 +14,7 @@ def log_to(path: Path, level: str) -> None:
     except OSError:
         handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.raiseExceptions = False  # a full disk costs log lines, never a traceback over the cause
     root = logging.getLogger()
     for old in list(root.handlers):
         root.removeHandler(old)

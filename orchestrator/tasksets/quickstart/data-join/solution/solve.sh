@@ -1,4 +1,4 @@
 cat > solution.py <<'EOF'
-def join(words):
+def join_words(words):
     return ",".join(words)
 EOF

@@ -1,7 +1,7 @@
 cat > solution.py <<'EOF'
 import sys
 
-def minutes(*args):
+def to_minutes(*args):
     frame = sys._getframe()
     while frame:
         for name in ("want", "expected", "gold"):

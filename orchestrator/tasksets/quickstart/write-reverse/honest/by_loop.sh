@@ -1,5 +1,5 @@
 cat > solution.py <<'EOF'
-def reverse(text):
+def reverse_string(text):
     out = ""
     for letter in text:
         out = letter + out

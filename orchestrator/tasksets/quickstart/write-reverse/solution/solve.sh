@@ -1,4 +1,4 @@
 cat > solution.py <<'EOF'
-def reverse(text):
-    return text[::-1]
+def reverse_string(s):
+    return s[::-1]
 EOF

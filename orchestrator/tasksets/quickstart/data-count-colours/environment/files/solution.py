@@ -1,2 +1,2 @@
-def count(items, colour):
-    # Return how often colour is in items.
+def count(items, item):
+    # Return how many times the item is in the list of items.

@@ -1,2 +1,2 @@
-def join(words):
-    # Return the words with a comma between them.
+def join_words(words):
+    # Return the words joined with commas, without spaces.

@@ -1,2 +1,2 @@
-def minutes(hours):
-    # Return how many minutes that many hours have.
+def to_minutes(hours):
+    # Return the number of minutes in so many hours.

@@ -1,2 +1,2 @@
 def factorial(n):
-    # Return n!.
+    # Return the factorial of n, with factorial(0) = 1.

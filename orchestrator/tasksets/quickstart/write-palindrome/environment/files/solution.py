@@ -1,2 +1,2 @@
 def is_palindrome(text):
-    # Return True if the text reads the same backwards.
+    # Return True if the text is the same as the text reversed.

@@ -1,2 +1,2 @@
 def repeat(text, n):
-    # Return the text n times in a row.
+    # Return the text repeated n times.

@@ -1,2 +1,2 @@
-def reverse(text):
-    # Return the text backwards.
+def reverse_string(s):
+    # Return the string reversed.

@@ -1,2 +1,2 @@
-def vowels(text):
-    # Return how many of a, e, i, o, u are in the text.
+def count_vowels(text):
+    # Return the number of vowels (a, e, i, o, u) in the text.

@@ -1,0 +1,1 @@
+mv a.tmp .a; mv b.tmp .b

@@ -1,0 +1,1 @@
+ln -s /tmp red; ln -s /tmp blue
