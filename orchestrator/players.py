@@ -17,6 +17,7 @@ from workers.agent.protocol import Agent
 from workers.agent.react import React
 from workers.agent.script import ScriptAgent
 from workers.errors import ConfigError, Fault, TaskError
+from workers.policy.config import check_sampling
 from workers.policy.protocol import Policy, Sampling
 from workers.task import Script, Task
 
@@ -46,7 +47,10 @@ class ModelPlayers:
         self._policy, self._agent = policy, agent
 
     async def start(self) -> None:
+        """Also refuses to sample in a way that would make recorded log-probabilities lie."""
         await self._policy.start()
+        if self._policy.renderer is not None:
+            check_sampling(self._agent.sampling, self._policy.logprobs_mode)
 
     def agent(self, lease: Lease) -> Agent:
         return self._agent

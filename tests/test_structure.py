@@ -47,7 +47,9 @@ def test_ray_is_called_in_one_file() -> None:
     assert importers("ray") == {"orchestrator/cluster.py"}
 
 
-@pytest.mark.parametrize("module", ["docker", "omegaconf", "prometheus_client", "duckdb", "gymnasium", "psutil"])
+@pytest.mark.parametrize(
+    "module", ["docker", "omegaconf", "prometheus_client", "duckdb", "gymnasium", "psutil"]
+)
 def test_a_heavy_dependency_is_imported_in_few_files(module: str) -> None:
     assert len(importers(module)) <= 2, importers(module)
 

@@ -6,6 +6,7 @@ run is possible.
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import importlib.util
 import json
@@ -68,7 +69,14 @@ def _model() -> Check:
         if missing
         else "xllamacpp and the SmolLM2 model file are installed"
     )
-    return Check("embedded model", not missing, False, found, MODEL_REMEDY if missing else "")
+    if missing:
+        return Check("embedded model", False, False, found, MODEL_REMEDY)
+    try:
+        ctypes.CDLL("libgomp.so.1")
+    except OSError:
+        remedy = "as root: apt-get install libgomp1, or use a server: policy.url=URL"
+        return Check("embedded model", False, False, "llama.cpp needs libgomp.so.1, which is not here", remedy)
+    return Check("embedded model", True, False, found, "")
 
 
 def _memory() -> Check:

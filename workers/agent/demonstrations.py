@@ -17,6 +17,8 @@ _COMMAND = (
     Message("system", "Answer with one bash command."),
     Message("user", "Create a folder named box."),
     Message("assistant", "```bash\nmkdir box\n```"),
+    Message("user", "Create an empty file named start.txt."),
+    Message("assistant", "```bash\ntouch start.txt\n```"),
     Message("user", "Write the word blue into colour.txt."),
     Message("assistant", "```bash\necho blue > colour.txt\n```"),
     Message("user", "Delete the file junk.tmp."),

@@ -61,13 +61,6 @@ class OpenAIPolicyConfig:
     version: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptPolicyConfig:
-    """Instead of a model: the shell script in the file `path` is run in the sandbox as the agent."""
-
-    path: str
-
-
 PolicyConfig = LocalPolicyConfig | OpenAIPolicyConfig
 
 
