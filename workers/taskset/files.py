@@ -2,7 +2,8 @@
 
 Nothing is followed: a file must be a regular file, and a link in a tree must stay in that tree. Every size is
 capped. Bytes are kept as they are (CRLF too); of a mode only "may be executed" is kept, because that is all
-that git keeps, so the same task has the same digest on every machine.
+that git keeps, and Python's caches are passed over, which installing a wheel leaves beside each source: so the
+same task has the same digest on every machine.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ MAX_TREE_BYTES = 256 << 20
 MAX_TREE_ENTRIES = 50_000
 MAX_DEPTH = 64
 MAX_TEXT_BYTES = 1 << 20
+CACHE_FOLDER = "__pycache__"
 
 _SPLIT_REMEDY = "keep large data out of the task, in an image"
 
@@ -112,6 +114,8 @@ def _walk(place: Place, root: str) -> Iterator[Entry]:
     while waiting:
         folder = waiting.pop()
         for name in place.names_in(f"{root}/{folder}" if folder else root):
+            if name == CACHE_FOLDER:
+                continue
             path = f"{folder}/{name}" if folder else name
             entry = _entry(place, root, path)
             if entry is None:
