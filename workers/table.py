@@ -10,10 +10,13 @@ import difflib
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 from workers.errors import Fault
 
 SHOWN_VALUE_CHARS = 80
+MAX_NUMBER_BITS = 1000
+"""An integer beyond this does not fit a float."""
 
 
 @dataclass(slots=True)
@@ -65,7 +68,7 @@ class Table:
             return default
         if isinstance(value, str):
             self.fault(key, "text where a number belongs", f"write {allowed}, without quotes")
-        elif isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        elif not _is_finite_number(value):
             self.fault(key, "not a finite number", f"write {allowed}")
         elif not allowed.holds(value):
             self.fault(key, "out of range", f"write {allowed}")
@@ -143,8 +146,17 @@ def shown(value: object) -> str:
     """A value as a fault shows it: short, on one line, empty for no value."""
     if value is None or value == "":
         return ""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:
+        return "(a number of too many digits)"
     return text if len(text) <= SHOWN_VALUE_CHARS else text[: SHOWN_VALUE_CHARS - 1] + "…"
+
+
+def _is_finite_number(value: object) -> TypeGuard[int | float]:
+    if isinstance(value, int):
+        return not isinstance(value, bool) and value.bit_length() < MAX_NUMBER_BITS
+    return isinstance(value, float) and math.isfinite(value)
 
 
 def is_encodable(text: str) -> bool:

@@ -186,6 +186,7 @@ def test_all_of_our_settings_are_read(tmp_path: Path) -> None:
         ('[environment]\nmemory = "lots"\n', "environment.memory", "memory_mb"),
         ('[environment]\nmemory = "900T"\n', "environment.memory", "memory_mb"),
         ("[environment]\ncpus = 1000\n", "environment.cpus", "at most 64"),
+        (f"[environment]\nmemory_mb = 0x{'f' * 9000}\n", "environment.memory_mb", "finite"),
         ("[environment]\ngpus = 1\n", "environment.gpus", "no GPU"),
         ('[environment]\nallow_internet = "no"\n', "environment.allow_internet", "without quotes"),
         ("environment = 3\n", "environment", "not a table"),
@@ -324,6 +325,13 @@ def test_a_file_that_cannot_be_read_is_named() -> None:
             (fault,) = faults_of(folder)
     assert fault.file == "environment/files/secret"
     assert "read permission" in fault.remedy
+
+
+@pytest.mark.parametrize("toml", ["x = " + "9" * 5000, "x = " + "[" * 100_000, "a = 1\na = 2", "\0"])
+def test_toml_that_no_parser_takes_is_a_fault_of_its_file(tmp_path: Path, toml: str) -> None:
+    (fault,) = faults_of(make(tmp_path / "t", toml))
+    assert fault.file == "task.toml"
+    assert "broken TOML" in fault.problem
 
 
 def test_text_that_is_not_utf8_is_refused_with_the_place(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def _document(place: Place) -> dict[str, object] | None:
         return None
     try:
         return tomllib.loads(text.removeprefix("\ufeff"))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         where = _LINE.search(str(error))
         remedy = f"mend the syntax at {where[1]}" if where else "mend the syntax"
         place.fault(TASK_FILE, f"broken TOML: {error}", remedy)
