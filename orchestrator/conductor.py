@@ -103,6 +103,7 @@ class Conductor:
         """Roll out to the end, or to where the run must stop; raises what a person must mend first."""
         config = self._config
         options = StoreOptions(part_bytes=config.stream.part_bytes, part_age_s=config.stream.part_seconds)
+        logger.info("run %s: opening %s", config.run_id, self._run_dir)
         record = await asyncio.to_thread(RunRecord.open, self._run_dir, config.run_id, options)
         server = MetricsServer(self._metrics.registry, config.metrics.host, config.metrics.port)
         ending, detail = Ending.FAILED, "the conductor was stopped"
@@ -129,11 +130,13 @@ class Conductor:
             self._bench = Bench(self._scorers, config.scorer.concurrency, backlog, config.scorer.attempts)
             if self._is_drained:
                 self._desk.drain()
+            logger.info("run %s: scorers ready, resumed: %s", config.run_id, self._is_resumed)
             ending, detail = await self._roll(self._desk, self._bench, record, server)
             if ending is Ending.DONE:
                 await asyncio.to_thread(record.finish, detail or "done")
         finally:
             self._closed_s = time.monotonic()
+            logger.info("run %s: closing: %s %s", config.run_id, ending, detail)
             closing = [pool.close() for pool in self._pools] + [scorer.close() for scorer in self._scorers]
             await asyncio.gather(*closing, return_exceptions=True)
             server.close()
@@ -145,6 +148,7 @@ class Conductor:
                 )
             except OSError as error:
                 logger.warning("tasks.parquet is not up to date: %s", error)
+            logger.info("run %s: closed", config.run_id)
         return self._stats(ending, detail)
 
     async def drain(self) -> None:
@@ -254,9 +258,9 @@ class Conductor:
         config, tally = self._config, self._tally
         ended = self._closed_s or time.monotonic()
         began = (self._desk.began_s if self._desk else None) or ended
-        probed = (self._desk.probed_s if self._desk else None) or (
-            began if not config.scheduler.filter else ended
-        )
+        probed = began
+        if config.scheduler.filter and self._desk:
+            probed = self._desk.probed_s or ended
         return RunStats(
             run_id=config.run_id,
             run_dir=self._run_dir,

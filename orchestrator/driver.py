@@ -60,8 +60,10 @@ def run(
     _claim(run_dir, config, is_resuming=resume is not None)
     log_to(run_dir / "logs" / "driver.log", config.log_level)
     watch(Progress(Phase.STARTING, time.monotonic() - began_s, "starting Ray, the sandboxes and the policy"))
+    logger.info("run %s: starting the cluster", config.run_id)
     with PeakMemory() as memory, cluster(config.cluster):
         stats = asyncio.run(_conduct(order, watch))
+    logger.info("run %s: the cluster is closed", config.run_id)
     timings = replace(stats.timings, wall_s=time.monotonic() - began_s)
     stats = replace(stats, timings=timings, peak_memory_mb=memory.peak_mb)
     write_summary(stats)

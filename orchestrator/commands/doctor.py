@@ -75,7 +75,9 @@ def _model() -> Check:
         ctypes.CDLL("libgomp.so.1")
     except OSError:
         remedy = "as root: apt-get install libgomp1, or use a server: policy.url=URL"
-        return Check("embedded model", False, False, "llama.cpp needs libgomp.so.1, which is not here", remedy)
+        return Check(
+            "embedded model", False, False, "llama.cpp needs libgomp.so.1, which is not here", remedy
+        )
     return Check("embedded model", True, False, found, "")
 
 
