@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,9 +58,14 @@ def summary(run_dir: Path) -> dict[str, Any]:
     return loaded
 
 
-def wait_for(condition: Any, timeout_s: float, what: str) -> None:
+def wait_for(
+    condition: Callable[[], object], timeout_s: float, what: str, process: subprocess.Popen[str] | None = None
+) -> None:
+    """Wait for a condition; a process that ends before it is told with what it printed."""
     deadline = time.monotonic() + timeout_s
     while not condition():
+        if process is not None and process.poll() is not None:
+            raise AssertionError(f"ended by {process.returncode} before {what}: {process.communicate()[0]}")
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
         time.sleep(0.1)
 
