@@ -6,6 +6,7 @@ needs and nothing of other actors. Free of Ray: `cluster.py` makes actors of the
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -76,9 +77,12 @@ class ScorerActor:
         self._serving = config.metrics
         self._backend = make_backend(config.sandbox)
         self._scorer = Scorer(self._backend)
+        self._starting = asyncio.Lock()
 
     async def start(self) -> None:
-        await self._backend.start()
+        """Make ready. Safe to repeat."""
+        async with self._starting:
+            await self._backend.start()
 
     async def metrics_address(self) -> str:
         """Serve /metrics and tell where; empty where metrics are off."""
@@ -94,6 +98,7 @@ class ScorerActor:
         facts, began_s = facts_of(task), time.monotonic()
         if played.trajectory.failure is not None:
             return scored(lease, facts, played.trajectory, None, time.time())
+        await self.start()  # Ray may have made this actor again since
         submission = Submission(played.state, played.trajectory.messages, played.trajectory.tool_calls)
         try:
             verdict = await self._scorer.score(task, submission)

@@ -14,7 +14,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -44,7 +45,7 @@ START_S = 240.0
 TURN_GRACE_S = 30.0
 CONNECT_S = 60.0
 REST_S = 1.0
-MAX_LIVES = 20
+MAX_LIVES = 10
 CALLS = 256
 
 Actor = Any  # Ray's handles are untyped; nothing but this file sees one.
@@ -99,22 +100,22 @@ class ConductorHandle:
         """Roll out to the end. A conductor that died is asked again: it goes on from the run folder."""
         for _ in range(MAX_LIVES - 1):
             try:
-                return cast(RunStats, await _answer(self._actor.run.remote(order), None, "conductor_lost"))
+                return cast(RunStats, await _answer(self._actor.run.remote(order), None, "conductor"))
             except InfrastructureError as error:
                 if error.cause != "conductor_lost":
                     raise
                 logger.warning("the conductor was lost, asking it again: %s", error)
                 await asyncio.sleep(REST_S)
-        return cast(RunStats, await _answer(self._actor.run.remote(order), None, "conductor_lost"))
+        return cast(RunStats, await _answer(self._actor.run.remote(order), None, "conductor"))
 
     async def progress(self) -> Progress | None:
         """None before the run has begun."""
-        answer = await _answer(self._actor.progress.remote(), CONNECT_S, "conductor_lost")
+        answer = await _answer(self._actor.progress.remote(), CONNECT_S, "conductor")
         return cast("Progress | None", answer)
 
     async def drain(self) -> None:
         """Lease nothing more; `run` returns when what is in flight has ended."""
-        await _answer(self._actor.drain.remote(), CONNECT_S, "conductor_lost")
+        await _answer(self._actor.drain.remote(), CONNECT_S, "conductor")
 
 
 class _ConductorActor:
@@ -149,30 +150,32 @@ class RayPool:
     def __init__(self, name: str, node_id: str, order: Order) -> None:
         self.name = name
         where = NodeAffinitySchedulingStrategy(node_id, soft=False)
-        self._scripts = order.scripts
+        self._scripts, self._is_stalled = order.scripts, False
         self._actor = _make(PoolActor, where, name, order.config, order.run_dir)
 
     async def start(self) -> int:
-        for _ in range(MAX_LIVES - 1):
-            try:
-                return cast(int, await _answer(self._actor.start.remote(self._scripts), START_S, "pool_lost"))
-            except InfrastructureError as error:
-                logger.warning("pool %s did not start, asking it again: %s", self.name, error)
-                await asyncio.sleep(REST_S)
-        return cast(int, await _answer(self._actor.start.remote(self._scripts), START_S, "pool_lost"))
+        """Make the pool, or make it again: one that stalled is killed first, so that its old life is over."""
+        if self._is_stalled:
+            ray.kill(self._actor, no_restart=False)
+            self._is_stalled = False
+        return cast(int, await _started(lambda: self._actor.start.remote(self._scripts), "pool"))
 
     async def turn(
         self, leases: Sequence[Lease], tasks: Mapping[str, PublicTask], wait_s: float
     ) -> tuple[TurnReport, object]:
         meta, batch = self._actor.turn.options(num_returns=2).remote(leases, tasks, wait_s)
-        report = cast(TurnReport, await _answer(meta, wait_s + TURN_GRACE_S, "pool_lost"))
+        try:
+            report = cast(TurnReport, await _answer(meta, wait_s + TURN_GRACE_S, "pool"))
+        except InfrastructureError as error:
+            self._is_stalled = error.cause == "pool_stalled"
+            raise
         return report, batch
 
     async def metrics_target(self) -> Target | None:
         return await _metrics_target(self._actor, "pool", self.name)
 
     async def close(self) -> None:
-        await _answer(self._actor.close.remote(), CONNECT_S, "pool_lost")
+        await _answer(self._actor.close.remote(), CONNECT_S, "pool")
 
 
 class RayScorer:
@@ -184,17 +187,23 @@ class RayScorer:
         self._actor = _make(ScorerActor, "DEFAULT", name, config, run_dir)
 
     async def start(self) -> None:
-        await _answer(self._actor.start.remote(), START_S, "scorer_lost")
+        await _started(self._actor.start.remote, "scorer")
 
     async def score(self, ended: Ended, task: Task, is_last: bool) -> Scored:
+        """Raises InfrastructureError when the scorer was lost, once it is there again."""
         answer = self._actor.score.remote(ended.batch, ended.index, ended.lease, task, is_last)
-        return cast(Scored, await _answer(answer, self._deadline_s, "scorer_lost"))
+        try:
+            return cast(Scored, await _answer(answer, self._deadline_s, "scorer"))
+        except InfrastructureError as error:
+            if error.cause == "scorer_lost":
+                await self.start()
+            raise
 
     async def metrics_target(self) -> Target | None:
         return await _metrics_target(self._actor, "scorer", self.name)
 
     async def close(self) -> None:
-        await _answer(self._actor.close.remote(), CONNECT_S, "scorer_lost")
+        await _answer(self._actor.close.remote(), CONNECT_S, "scorer")
 
 
 def _make(actor_class: type, where: object, *arguments: object) -> Actor:
@@ -209,7 +218,7 @@ def _make(actor_class: type, where: object, *arguments: object) -> Actor:
 
 
 async def _metrics_target(actor: Actor, role: str, name: str) -> Target | None:
-    address = cast(str, await _answer(actor.metrics_address.remote(), CONNECT_S, f"{role}_lost"))
+    address = cast(str, await _answer(actor.metrics_address.remote(), CONNECT_S, role))
     return Target(address, role, name) if address else None
 
 
@@ -235,22 +244,34 @@ def scorers(order: Order) -> tuple[RayScorer, ...]:
     )
 
 
-async def _answer(ref: object, deadline_s: float | None, cause: str) -> object:
+async def _answer(ref: object, deadline_s: float | None, role: str) -> object:
     """What an actor's method returned.
 
-    What it raised on purpose is raised; what it raised otherwise is an InfrastructureError `actor_raised`; an
-    actor that died or is late is one of the given cause.
+    What it raised on purpose is raised. Else an InfrastructureError says `actor_raised`, or of an actor in this
+    role that it died (`pool_lost`) or is late (`pool_stalled`).
     """
     try:
         return await asyncio.wait_for(cast("asyncio.Future[object]", ref), deadline_s)
     except TimeoutError:
-        raise InfrastructureError(cause, f"no answer within {deadline_s:.0f} s") from None
+        raise InfrastructureError(f"{role}_stalled", f"no answer within {deadline_s:.0f} s") from None
     except RayTaskError as error:
         if isinstance(error.cause, RollcageError):
             raise error.cause from None
         raise InfrastructureError("actor_raised", str(error)) from None
     except RayError as error:
-        raise InfrastructureError(cause, f"{type(error).__name__}: {error}") from None
+        raise InfrastructureError(f"{role}_lost", f"{type(error).__name__}: {error}") from None
+
+
+async def _started(start: Callable[[], object], role: str) -> object:
+    """What an actor's start returned; one that Ray is making again is waited for, as long as a start may take."""
+    deadline = time.monotonic() + START_S
+    while True:
+        try:
+            return await _answer(start(), START_S, role)
+        except InfrastructureError as error:
+            if error.cause != f"{role}_lost" or time.monotonic() > deadline:
+                raise
+        await asyncio.sleep(REST_S)
 
 
 @contextmanager

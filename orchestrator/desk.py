@@ -28,6 +28,7 @@ from orchestrator.scheduler import GroupPlan, Scheduler
 from orchestrator.store import read_groups
 from orchestrator.tally import Tally
 from orchestrator.types import Lease, Purpose, Scored
+from workers.errors import ConfigError
 from workers.task import PublicTask, Task
 
 logger = logging.getLogger(__name__)
@@ -134,8 +135,8 @@ class Desk:
             logger.warning("episode %s attempt %d: arrived late, dropped", lease.episode_id, lease.attempt)
             return
         await asyncio.to_thread(self._keep, scored)
-        del self._out[lease.episode_id]
         await self._admit(scored)
+        del self._out[lease.episode_id]
         self._news.set()
         self._breaker.count(scored.failure)
 
@@ -146,15 +147,25 @@ class Desk:
         for batch in read_groups(self._settings.run_dir):
             is_resumed = True
             first = batch.filter(pc.equal(batch["branch_index"], 0))
-            plan = _plan_of(
-                first["group_id"][0].as_py(), first["task_id"][0].as_py(), first["group_size"][0].as_py()
-            )
+            task_id, digest = first["task_id"][0].as_py(), first["task_digest"][0].as_py()
+            self._check_known(task_id, digest)
+            plan = _plan_of(first["group_id"][0].as_py(), task_id, first["group_size"][0].as_py())
             self._scheduler.restore(plan)
             self._scheduler.record(plan, first["passed"].to_pylist())
             self._tally.restored(first, plan.purpose)
         for group in unfinished:
+            self._check_known(group.task_id, None)
             await self._reopen(group)
         return is_resumed
+
+    def _check_known(self, task_id: str, digest: str | None) -> None:
+        task = self.tasks.get(task_id)
+        if task is None or digest not in (None, task.public.digest):
+            what = "is not in the task set any more" if task is None else "has changed since"
+            raise ConfigError(
+                f"task {task_id} of this run {what}",
+                "put it back as it was, or begin a new run with its config.yaml",
+            )
 
     async def _reopen(self, group: OpenGroup) -> None:
         """Go on with a group: outcomes that were journalled count, every other member is played again."""

@@ -88,6 +88,14 @@ def descendants(pid: int) -> set[int]:
     return found
 
 
+def title(pid: int) -> str:
+    """How a process calls itself; empty where it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
 def alive(pids: set[int]) -> set[int]:
     left = set()
     for pid in pids:

@@ -10,7 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.rollcage import alive, groups, kill, rollcage, rows, start, summary, wait_for
+from tests.e2e.rollcage import (
+    alive,
+    descendants,
+    groups,
+    kill,
+    rollcage,
+    rows,
+    start,
+    summary,
+    title,
+    wait_for,
+)
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
 
@@ -194,3 +205,41 @@ def test_a_full_disk_ends_the_run_with_the_cause_and_loses_nothing(tmp_path: Pat
     after = [b["group_id"][0].as_py() for b in groups(tmp_path / "kept")]
     assert after[: len(before)] == before
     assert sorted(after) == [f"g{n:06d}" for n in range(30)]
+
+
+def test_actors_that_are_killed_are_made_again_and_every_group_comes_once(tmp_path: Path) -> None:
+    for number in range(16):
+        make_task(tmp_path / "tasks", f"task-{number:02d}")
+    script = tmp_path / "x.sh"
+    script.write_text("sleep 1; echo hi > out.txt\n")
+    arguments = ("tasks.path=tasks", f"policy.script={script}", *SCRIPTED, "rollout.concurrency=2")
+    process = start("run", *arguments, "run_dir=run", cwd=tmp_path)
+    for number, actor in enumerate(("ray::PoolActor", "ray::ScorerActor", "ray::_ConductorActor"), start=1):
+        wait_for(
+            lambda wanted=2 * number: (  # type: ignore[misc]
+                (tmp_path / "run" / "episodes").is_dir() and len(groups(tmp_path / "run")) >= wanted
+            ),
+            120,
+            f"groups before {actor} is killed",
+            process,
+        )
+        killed = [pid for pid in descendants(process.pid) if title(pid).startswith(actor)]
+        assert len(killed) == 1
+        os.kill(killed[0], signal.SIGKILL)
+    out, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, out
+    assert sorted(b["group_id"][0].as_py() for b in groups(tmp_path / "run")) == [
+        f"g{n:06d}" for n in range(16)
+    ]
+    assert {row["reward"] for row in rows(tmp_path / "run")} == {1.0}
+
+
+def test_a_task_that_changed_since_is_not_resumed(tmp_path: Path) -> None:
+    task = make_task(tmp_path / "tasks", "hello")
+    arguments = ("tasks.path=tasks", "policy.script=noop", *SCRIPTED, "run_dir=run")
+    assert rollcage("run", *arguments, cwd=tmp_path).code == 0
+    (task / "instruction.md").write_text("Something else.\n")
+    done = rollcage("run", "--resume", "run", cwd=tmp_path)
+    assert done.code == 2
+    assert "hello" in done.err
+    assert "changed" in done.err
