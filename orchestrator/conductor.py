@@ -212,9 +212,11 @@ class Conductor:
 
     async def _keep_up(self, desk: Desk, bench: Bench, record: RunRecord, server: MetricsServer) -> None:
         """Keep metrics, their targets and tasks.parquet fresh while the run goes on."""
-        if self._config.metrics.enabled:
-            await self._announce(server)
+        told: list[Target] = []
         while True:
+            if self._config.metrics.enabled and (targets := await self._targets(server)) != told:
+                await asyncio.to_thread(write_targets, self._run_dir, targets)
+                told = targets
             records = list(self._scheduler.records.values())
             counts: dict[str, int] = {}
             for known in records:
@@ -228,12 +230,13 @@ class Conductor:
             await asyncio.to_thread(write_tasks, self._run_dir, self._tasks, records)
             await asyncio.sleep(KEEP_EVERY_S)
 
-    async def _announce(self, server: MetricsServer) -> None:
+    async def _targets(self, server: MetricsServer) -> list[Target]:
+        """Where metrics are served now. An actor that is being made again is left out until it is there."""
         host = self._config.metrics.host
-        targets: list[Target] = [Target(f"{host}:{server.start()}", "conductor", "")]
         asked = [pool.metrics_target() for pool in self._pools] + [s.metrics_target() for s in self._scorers]
-        targets += [target for target in await asyncio.gather(*asked) if target is not None]
-        await asyncio.to_thread(write_targets, self._run_dir, targets)
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        targets = [Target(f"{host}:{server.start()}", "conductor", "")]
+        return targets + [answer for answer in answers if isinstance(answer, Target)]
 
     def _phase(self) -> Phase:
         if self._closed_s is not None:

@@ -259,7 +259,9 @@ class MetricsServer:
         self._running: tuple[WSGIServer, Thread] | None = None
 
     def start(self) -> int:
-        """Listen, and return the port. Raises OSError where it is taken."""
+        """Listen, and return the port; again, where it listens already. Raises OSError where it is taken."""
+        if self._running is not None:
+            return self._running[0].server_port
         server, thread = start_http_server(self._port, self._host, self._registry)
         self._running = (server, thread)
         return server.server_port
