@@ -40,7 +40,7 @@ from orchestrator.stats import (
 )
 from orchestrator.store import StoreOptions
 from orchestrator.tally import Tally
-from orchestrator.tasks_table import Known, write_tasks
+from orchestrator.tasks_table import Known, lineage, write_tasks
 from workers.errors import Boundary, RollcageError
 from workers.task import Task
 
@@ -143,9 +143,7 @@ class Conductor:
             await asyncio.to_thread(remove_targets, self._run_dir)
             await asyncio.to_thread(record.close)
             try:
-                await asyncio.to_thread(
-                    write_tasks, self._run_dir, self._tasks, self._scheduler.records.values()
-                )
+                await asyncio.to_thread(self._write_tasks)
             except OSError as error:
                 logger.warning("tasks.parquet is not up to date: %s", error)
             logger.info("run %s: closed", config.run_id)
@@ -227,8 +225,12 @@ class Conductor:
             undelivered = record.journal.next_seq - 1 - min(read.values(), default=-1)
             self._metrics.queues(len(desk.in_flight) - bench.waiting, bench.waiting, undelivered)
             self._metrics.policy_version(desk.policy_version)
-            await asyncio.to_thread(write_tasks, self._run_dir, self._tasks, records)
+            await asyncio.to_thread(self._write_tasks)
             await asyncio.sleep(KEEP_EVERY_S)
+
+    def _write_tasks(self) -> None:
+        records = list(self._scheduler.records.values())
+        write_tasks(self._run_dir, self._tasks, lineage(self._config.policy), records)
 
     async def _targets(self, server: MetricsServer) -> list[Target]:
         """Where metrics are served now. An actor that is being made again is left out until it is there."""

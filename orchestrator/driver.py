@@ -25,7 +25,7 @@ from orchestrator.players import read_scripts
 from orchestrator.progress import Phase, Progress
 from orchestrator.stats import RunResult, RunStats
 from orchestrator.summary import write_summary
-from orchestrator.tasks_table import Known, read_known
+from orchestrator.tasks_table import Known, lineage, read_known
 from workers.errors import ConfigError, InfrastructureError
 from workers.task import Task
 
@@ -73,7 +73,8 @@ def run(
 def _known_ratings(config: Config, tasks: Sequence[Task]) -> dict[str, Known]:
     if not config.scheduler.ratings:
         return {}
-    return read_known(Path(config.scheduler.ratings), {task.task_id: task for task in tasks})
+    by_id = {task.task_id: task for task in tasks}
+    return read_known(Path(config.scheduler.ratings), by_id, lineage(config.policy))
 
 
 def _claim(run_dir: Path, config: Config, is_resuming: bool) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from orchestrator.ratings import Rating
 from orchestrator.types import Purpose, TaskState
@@ -182,13 +182,3 @@ class Scheduler:
         elif record.probes >= self.settings.max_probes:
             record.state = TaskState.TOO_EASY if passes else TaskState.TOO_HARD
             record.reason = f"{passes} of {record.probes} probes passed"
-
-
-def probes_saved(records: Iterable[TaskRecord], fixed: int) -> int:
-    """How many rollouts sequential probing saved against `fixed` for each task."""
-    return sum(fixed - record.probes for record in records if record.probes)
-
-
-def settings_for_measuring(settings: SchedulerSettings) -> SchedulerSettings:
-    """The same, with no training group: what `rollcage measure` runs."""
-    return replace(settings, is_filtering=True, groups=0)

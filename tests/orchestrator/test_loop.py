@@ -76,7 +76,9 @@ class Rig:
         return [batch["group_id"][0].as_py() for batch in read_groups(self.run_dir)]
 
 
-async def test_a_run_probes_filters_rolls_out_and_delivers_each_group_once(tmp_path: Path, passes: Solver) -> None:
+async def test_a_run_probes_filters_rolls_out_and_delivers_each_group_once(
+    tmp_path: Path, passes: Solver
+) -> None:
     rig = Rig(tmp_path)
     await rig.run([FakePool()], [FakeScorer(passes)])
     groups = list(read_groups(tmp_path))
@@ -91,7 +93,9 @@ async def test_a_run_probes_filters_rolls_out_and_delivers_each_group_once(tmp_p
     assert sum(rig.tally.fates.values()) == 6
 
 
-async def test_a_lost_pool_loses_no_group_and_its_leases_are_played_again(tmp_path: Path, passes: Solver) -> None:
+async def test_a_lost_pool_loses_no_group_and_its_leases_are_played_again(
+    tmp_path: Path, passes: Solver
+) -> None:
     rig = Rig(tmp_path, filtering=False, groups=9, share=1.0)
     pool = FakePool(die_at=(2, 4))
     await rig.run([pool], [FakeScorer(passes)])
@@ -110,7 +114,9 @@ async def test_two_pools_share_the_work(tmp_path: Path, passes: Solver) -> None:
     assert len(rig.group_ids()) == 12
 
 
-async def test_a_missing_verdict_is_retried_on_a_scorer_and_never_played_again(tmp_path: Path, passes: Solver) -> None:
+async def test_a_missing_verdict_is_retried_on_a_scorer_and_never_played_again(
+    tmp_path: Path, passes: Solver
+) -> None:
     asked: Counter[str] = Counter()
 
     def failing(lease: Lease) -> BoundaryError | None:
@@ -153,7 +159,9 @@ async def test_a_run_that_only_fails_stops_with_the_cause(tmp_path: Path, passes
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3, 5, 7])
-async def test_a_run_cut_anywhere_and_resumed_has_every_group_once(tmp_path: Path, passes: Solver, cut: int) -> None:
+async def test_a_run_cut_anywhere_and_resumed_has_every_group_once(
+    tmp_path: Path, passes: Solver, cut: int
+) -> None:
     class Cut(Exception):
         pass
 
