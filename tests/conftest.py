@@ -34,7 +34,7 @@ def nothing_is_left_behind() -> Iterator[None]:
     while _children() and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not _children(), f"processes left: {_children()}"
-    assert _mounts() == mounts
+    assert _mounts() <= mounts, f"mounts left: {_mounts() - mounts}"
     assert _folders() <= folders, f"folders left: {_folders() - folders}"
 
 
@@ -63,8 +63,10 @@ def _command(pid: int) -> str:
         return f"{pid} (gone)"
 
 
-def _mounts() -> list[str]:
-    return [line.split(" ", 4)[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+def _mounts() -> set[str]:
+    """Where something is mounted, but for what a container engine on this machine does meanwhile."""
+    places = (line.split(" ")[4] for line in Path("/proc/self/mountinfo").read_text().splitlines())
+    return {place for place in places if "docker" not in place}
 
 
 def _folders() -> set[Path]:
