@@ -169,6 +169,7 @@ def _totals_table(stats: RunStats) -> Table:
         "sampled tokens": f"{stats.tokens_sampled:,}",
         "time": f"{stats.timings.wall_s:.0f} s ({stats.timings.setup_s:.0f} s to start, "
         f"{stats.timings.probing_s:.0f} s probing)",
+        "peak memory": "–" if stats.peak_memory_mb is None else f"{stats.peak_memory_mb:,.0f} MiB",
     }
     for name, value in rows.items():
         table.add_row(name, Text(value))

@@ -28,14 +28,14 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 def nothing_is_left_behind() -> Iterator[None]:
     """No process, mount or folder of ours outlives the suite."""
     mounts = _mounts()
-    folders = _folders()
+    folders = _abandoned()
     yield
     deadline = time.monotonic() + GONE_WITHIN_S
     while _children() and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not _children(), f"processes left: {_children()}"
     assert _mounts() <= mounts, f"mounts left: {_mounts() - mounts}"
-    assert _folders() <= folders, f"folders left: {_folders() - folders}"
+    assert _abandoned() <= folders, f"folders left: {_abandoned() - folders}"
 
 
 def _children() -> list[str]:
@@ -58,7 +58,7 @@ def _children() -> list[str]:
 
 def _command(pid: int) -> str:
     try:
-        return f"{pid} {Path(f'/proc/{pid}/cmdline').read_bytes().replace(bytes(1), b' ').decode()[:120]}"
+        return f"{pid} {Path(f'/proc/{pid}/cmdline').read_bytes().replace(bytes(1), b' ').decode(errors='replace')[:400]}"
     except OSError:
         return f"{pid} (gone)"
 
@@ -69,5 +69,8 @@ def _mounts() -> set[str]:
     return {place for place in places if "docker" not in place}
 
 
-def _folders() -> set[Path]:
-    return set(Path(tempfile.gettempdir()).glob(f"rollcage-{os.getuid()}-*"))
+def _abandoned() -> set[Path]:
+    """Folders of runs that nobody clears away any more: no living process was started with their name."""
+    commands = [_command(int(entry.name)) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    found = Path(tempfile.gettempdir()).glob(f"rollcage-{os.getuid()}-*")
+    return {folder for folder in found if not any(str(folder) in command for command in commands)}

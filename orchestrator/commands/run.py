@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 from rich.console import Console
 
 from orchestrator.compose import compose
 from orchestrator.config import Config
+from orchestrator.console import output
 from orchestrator.exits import ExitCode
 from orchestrator.invocation import Invocation
 from orchestrator.launch import ready, resumed
@@ -17,8 +17,6 @@ from orchestrator.paths import config_dirs, run_folder
 from orchestrator.summary import as_json, print_summary
 from orchestrator.view import showing
 from workers.errors import ConfigError
-
-WIDTH_WITHOUT_TERMINAL = 110
 
 
 def run(asked: Invocation, *, resume: str | None, is_json: bool, is_measuring: bool = False) -> ExitCode:
@@ -48,6 +46,5 @@ def _one(config: Config, resume: Path | None, is_json: bool, is_measuring: bool)
     if is_json:
         print(json.dumps(as_json(result.stats)))
     else:
-        is_terminal = sys.stdout.isatty()
-        print_summary(result.stats, Console(width=None if is_terminal else WIDTH_WITHOUT_TERMINAL))
+        print_summary(result.stats, output())
     return result.exit_code

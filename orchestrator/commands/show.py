@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.config_files import read_root
+from orchestrator.console import output
 from orchestrator.exits import ExitCode
 from orchestrator.paths import run_folder
 from orchestrator.search import episode, search
@@ -27,7 +27,6 @@ from workers.errors import ConfigError
 from workers.trajectory import Change, RewardPart, ToolCall
 
 COLUMNS = ("episode", "task_id", "purpose", "attempt", "num_turns", "ending", "reward", "passed")
-WIDTH_WITHOUT_TERMINAL = 140
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 MAX_LIMIT = 100_000
 
@@ -57,7 +56,7 @@ def _list(query: Query) -> ExitCode:
         for row in rows:
             print(json.dumps(row, default=str))
         return ExitCode.DONE
-    console = _console()
+    console = output()
     if not rows:
         console.print("no episode" + (f" where {query.where}" if query.where else ""), markup=False)
         return ExitCode.DONE
@@ -81,12 +80,8 @@ def _one(query: Query) -> ExitCode:
     if query.is_json:
         print(json.dumps(dataclasses.asdict(found), default=str))
     else:
-        print_episode(found, _console())
+        print_episode(found, output())
     return ExitCode.DONE
-
-
-def _console() -> Console:
-    return Console(width=None if sys.stdout.isatty() else WIDTH_WITHOUT_TERMINAL)
 
 
 def _short(episode_id: str) -> str:

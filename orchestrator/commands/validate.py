@@ -13,6 +13,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -20,6 +21,7 @@ from rich.text import Text
 from orchestrator.build import make_backend
 from orchestrator.compose import compose
 from orchestrator.config import Config
+from orchestrator.console import output
 from orchestrator.exits import ExitCode
 from orchestrator.invocation import Invocation
 from orchestrator.launch import playable
@@ -46,7 +48,7 @@ def run(asked: Invocation, json_file: Path | None, gold_runs: int) -> ExitCode:
         json_file.write_text(
             json.dumps([as_json(report) for report in reports], indent=1) + "\n", encoding="utf-8"
         )
-    print_reports(reports, Console())
+    print_reports(reports, output())
     return ExitCode.DONE if all(report.is_ok for report in reports) else ExitCode.RED
 
 
@@ -85,9 +87,9 @@ def as_json(report: Report) -> dict[str, object]:
 
 def print_reports(reports: Sequence[Report], console: Console) -> None:
     """A row a task; then every red check with what was wanted and what came."""
-    table = Table(title="Tasks checked", title_justify="left")
+    table = Table(title="Tasks checked", title_justify="left", box=box.SIMPLE_HEAD)
     for name in ("task", *KINDS, "verdict"):
-        table.add_column(name, overflow="fold")
+        table.add_column(name, no_wrap=True)
     for report in reports:
         table.add_row(Text(report.task_id), *(_cell(report, kind) for kind in KINDS), _verdict(report))
     console.print(table)
