@@ -58,9 +58,10 @@ def _children() -> list[str]:
 
 def _command(pid: int) -> str:
     try:
-        return f"{pid} {Path(f'/proc/{pid}/cmdline').read_bytes().replace(bytes(1), b' ').decode(errors='replace')[:400]}"
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return f"{pid} (gone)"
+    return f"{pid} {command.replace(bytes(1), b' ').decode(errors='replace')[:400]}"
 
 
 def _mounts() -> set[str]:
