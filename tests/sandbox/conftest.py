@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -33,11 +33,16 @@ async def real() -> AsyncIterator[BubblewrapBackend]:
     await backend.close()
 
 
-@pytest.fixture(params=["fake", "bubblewrap"])
+BACKENDS: dict[str, Callable[[], SandboxBackend]] = {
+    "fake": FakeBackend,
+    "bubblewrap": lambda: BubblewrapBackend(BubblewrapOptions(keepers=1)),
+}
+"""Every backend that keeps the contract, by name."""
+
+
+@pytest.fixture(params=BACKENDS)
 async def backend(request: pytest.FixtureRequest) -> AsyncIterator[SandboxBackend]:
-    chosen: SandboxBackend = (
-        FakeBackend() if request.param == "fake" else BubblewrapBackend(BubblewrapOptions(keepers=1))
-    )
+    chosen = BACKENDS[request.param]()
     await chosen.start()
     yield chosen
     await chosen.close()

@@ -22,7 +22,7 @@ from workers.sandbox.client import KeeperClient
 from workers.sandbox.doctor import why_not
 from workers.sandbox.image import HostImage, host_image
 from workers.sandbox.messages import Close, Create, Exec, Freeze, Mount, Operation, Read, Setup, Write
-from workers.sandbox.protocol import Command, ExecResult, FinalState, SandboxSpec
+from workers.sandbox.protocol import Command, ExecResult, FinalState, SandboxSpec, Snapshot, StateDiff
 from workers.sandbox.results import change_of, check_paths, exec_result, file_error, refused
 from workers.sandbox.slot import HOME
 
@@ -96,6 +96,18 @@ class BubblewrapBackend:
             raise
         assert self._image is not None
         return BubblewrapSandbox(keeper, number, spec, digest, self._image.agent_path, self._options)
+
+    async def fork(self, snapshot: Snapshot) -> BubblewrapSandbox:
+        raise _no_snapshots()
+
+    async def export(self, snapshot: Snapshot, max_bytes: int = 64 << 20) -> Archive:
+        raise _no_snapshots()
+
+    async def import_snapshot(self, archive: Archive, spec: SandboxSpec) -> Snapshot:
+        raise _no_snapshots()
+
+    async def discard(self, snapshot: Snapshot) -> None:
+        """There is none. Safe twice."""
 
     async def close(self) -> None:
         """End every keeper and with it every sandbox. Safe twice."""
@@ -179,6 +191,8 @@ class BubblewrapSandbox:
 
     async def exec(self, command: Command) -> ExecResult:
         """Run one command to its end or to a limit."""
+        if command.user not in ("", "agent"):
+            raise Unsupported(f"user {command.user!r} in a bubblewrap sandbox", "sandbox=docker")
         request = Exec(
             slot=self._number,
             argument_count=len(command.argv),
@@ -186,6 +200,8 @@ class BubblewrapSandbox:
             timeout_s=command.timeout_s,
             output_limit_bytes=command.output_limit_bytes,
             output_kill_bytes=self._options.output_kill_mb << 20,
+            open_files=command.open_files,
+            cpu_s=command.cpu_s,
         )
         words = [os.fsencode(word) for word in (*command.argv, *self._environment(command))]
         if any(b"\0" in word for word in words) or not command.argv:
@@ -215,6 +231,18 @@ class BubblewrapSandbox:
         """Write a file as the agent would, making folders on the way."""
         request = Write(self._number, self._absolute(path), _FILE_TIMEOUT_S)
         await self._keeper.call(Operation.WRITE, request, _FILE_TIMEOUT_S + _GRACE_S, (data,))
+
+    async def diff(self, max_bytes: int = 64 << 20) -> StateDiff:
+        raise Unsupported("the diff of a living bubblewrap sandbox", "freeze")
+
+    async def snapshot(self) -> Snapshot:
+        raise _no_snapshots()
+
+    async def restore(self, snapshot: Snapshot) -> None:
+        raise _no_snapshots()
+
+    async def verify(self) -> None:
+        raise Unsupported("proof on demand of a bubblewrap sandbox", "the proof at its reset")
 
     async def freeze(self, max_bytes: int = 64 << 20) -> FinalState:
         """Kill every process in the sandbox, then read what changed in the workspace."""
@@ -253,6 +281,10 @@ class BubblewrapSandbox:
             "LANG": "C.UTF-8", "TERM": "dumb", **dict(command.env),
         }  # fmt: skip
         return [f"{name}={value}" for name, value in variables.items()]
+
+
+def _no_snapshots() -> Unsupported:
+    return Unsupported("snapshots of bubblewrap sandboxes", "freeze, and a layer of its archive")
 
 
 def _create_request(number: int, spec: SandboxSpec) -> Create:

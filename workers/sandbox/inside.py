@@ -43,19 +43,28 @@ def join(entry: Entry) -> None:
             pass  # a kernel without that counter
 
 
-def enter(
-    entry: Entry, stdio: tuple[int, int, int], argv: list[bytes], env: dict[bytes, bytes], cwd: str
-) -> int:
-    """Join the slot and start `argv` in it as the agent; returns its pid."""
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What to run. `open_files` and `cpu_s` lower the slot's own limits."""
+
+    argv: list[bytes]
+    env: dict[bytes, bytes]
+    cwd: str
+    open_files: int | None = None
+    cpu_s: int | None = None
+
+
+def enter(entry: Entry, stdio: tuple[int, int, int], program: Program) -> int:
+    """Join the slot and start the program in it as the agent; returns its pid."""
     join(entry)
     pid = os.fork()
     if pid == 0:
         try:
             _take_stdio(stdio)
             become_agent()
-            _set_limits(entry.limits)
+            _set_limits(entry.limits, program)
             syscalls.install_filter(entry.filter_program)
-            _execute(argv, env, cwd)
+            _execute(program.argv, program.env, program.cwd)
         except BaseException as error:
             _complain(f"{type(error).__name__}: {error}")
         finally:
@@ -90,16 +99,19 @@ def _write_oom_score() -> None:
         pass
 
 
-def _set_limits(limits: Limits) -> None:
+def _set_limits(limits: Limits, program: Program) -> None:
     memory = limits.memory_mb << 20
+    cpu_s = min(_CPU_S, program.cpu_s or _CPU_S)
+    resource.setrlimit(
+        resource.RLIMIT_CPU, (cpu_s, cpu_s + 1)
+    )  # the signal that can be told, then the one that kills
     for kind, value in (
-        (resource.RLIMIT_NOFILE, limits.open_files),
+        (resource.RLIMIT_NOFILE, min(limits.open_files, program.open_files or limits.open_files)),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_FSIZE, limits.storage_mb << 20),
         (resource.RLIMIT_MEMLOCK, 1 << 16),
         (resource.RLIMIT_MSGQUEUE, 1 << 16),
         (resource.RLIMIT_DATA, memory * _DATA_HEADROOM),
-        (resource.RLIMIT_CPU, _CPU_S),
         (resource.RLIMIT_NPROC, limits.pids),
     ):
         resource.setrlimit(kind, (value, value))

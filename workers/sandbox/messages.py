@@ -69,6 +69,8 @@ class Exec:
     timeout_s: float
     output_limit_bytes: int
     output_kill_bytes: int
+    open_files: int | None
+    cpu_s: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import signal
 import time
 from dataclasses import dataclass, field
 
-from workers.sandbox.inside import Entry, enter
+from workers.sandbox.inside import Entry, Program, enter
 from workers.sandbox.memory import processes, used_bytes
 from workers.sandbox.messages import Exec
 from workers.sandbox.syscalls import kill_everyone
@@ -25,6 +25,7 @@ _CHUNK_BYTES = 1 << 16
 _DRAIN_S = 0.2
 _QUIET_S = 0.02  # holds a flood that nobody reads to a trickle
 _GUARD_MS = 200
+_CPU_SLACK_S = 0.1
 
 
 @dataclass(slots=True)
@@ -56,7 +57,7 @@ class Capture:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a command ended. `limit` is `timeout`, `memory`, `output`, `cancelled` or empty."""
+    """How a command ended. `limit` is `timeout`, `memory`, `output`, `cpu`, `cancelled` or empty."""
 
     wait_status: int
     limit: str
@@ -77,12 +78,12 @@ class Supervisor:
         self._poll = select.poll()
         self._captures: dict[int, Capture] = {}
 
-    def run(self, entry: Entry, argv: list[bytes], env: dict[bytes, bytes], stdin: bytes) -> Outcome:
+    def run(self, entry: Entry, program: Program, stdin: bytes) -> Outcome:
         """Enter the slot, run the command, wait for its end. Raises OSError where the slot can't be entered."""
         started = time.monotonic()
         pipes = [os.pipe() for _ in range(2)]
         stdin_fd = _stdin(stdin)
-        child = enter(entry, (stdin_fd, pipes[0][1], pipes[1][1]), argv, env, self._request.cwd)
+        child = enter(entry, (stdin_fd, pipes[0][1], pipes[1][1]), program)
         for _, write in pipes:
             os.close(write)
         for read, _ in pipes:
@@ -90,7 +91,9 @@ class Supervisor:
             self._captures[read] = Capture(self._request.output_limit_bytes)
             self._poll.register(read, select.POLLIN)
         self._watch(child, started)
-        _, status = os.waitpid(child, 0)
+        _, status, used = os.wait4(child, 0)
+        if not self._limit and self._is_out_of_cpu(status, used.ru_utime + used.ru_stime):
+            self._limit = "cpu"
         out, err = (self._captures[read] for read, _ in pipes)
         stdout, stderr = out.result(), err.result()
         dropped = out.total + err.total - len(stdout) - len(stderr)
@@ -133,6 +136,11 @@ class Supervisor:
         self._poll.unregister(pidfd)
         os.close(pidfd)
         self._finish()
+
+    def _is_out_of_cpu(self, status: int, used_s: float) -> bool:
+        """Killed by the signal of that limit, with the time really used: anyone can send the signal."""
+        limit_s = self._request.cpu_s
+        return limit_s is not None and os.WIFSIGNALED(status) and used_s > limit_s - _CPU_SLACK_S
 
     def _collect(self, ready: set[int]) -> bool:
         """Take what is there; says whether there was any."""

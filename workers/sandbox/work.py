@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from workers.sandbox import files, syscalls, wire
 from workers.sandbox.answers import send_os_error
-from workers.sandbox.inside import Entry, become_agent, join
+from workers.sandbox.inside import Entry, Program, become_agent, join
 from workers.sandbox.messages import Exec, Read, Write
 from workers.sandbox.supervisor import Supervisor
 
@@ -21,7 +21,8 @@ def run_command(entry: Entry, request: Exec, blobs: tuple[bytes, ...], reply: so
     argv, pairs = parts[: request.argument_count], parts[request.argument_count :]
     env = {name: value for name, _, value in (pair.partition(b"=") for pair in pairs)}
     supervisor = Supervisor(request, entry.limits.memory_mb << 20, reply.fileno())
-    outcome = supervisor.run(entry, argv, env, stdin)
+    program = Program(argv, env, request.cwd, request.open_files, request.cpu_s)
+    outcome = supervisor.run(entry, program, stdin)
     head: dict[str, wire.Json] = {
         "ok": True,
         "code": os.waitstatus_to_exitcode(outcome.wait_status),
