@@ -6,10 +6,13 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
+from tests.sandbox.docker_engine import docker_engine, make_backend
 from workers.archive import Archive, Entry, EntryKind, pack
 from workers.sandbox.bubblewrap import BubblewrapBackend, BubblewrapOptions
 from workers.sandbox.fake import FakeBackend
 from workers.sandbox.protocol import Sandbox, SandboxBackend, SandboxSpec
+
+__all__ = ["docker_engine"]
 
 
 @pytest.fixture
@@ -36,12 +39,15 @@ async def real() -> AsyncIterator[BubblewrapBackend]:
 BACKENDS: dict[str, Callable[[], SandboxBackend]] = {
     "fake": FakeBackend,
     "bubblewrap": lambda: BubblewrapBackend(BubblewrapOptions(keepers=1)),
+    "docker": make_backend,
 }
 """Every backend that keeps the contract, by name."""
 
 
 @pytest.fixture(params=BACKENDS)
 async def backend(request: pytest.FixtureRequest) -> AsyncIterator[SandboxBackend]:
+    if request.param == "docker":
+        request.getfixturevalue("docker_engine")
     chosen = BACKENDS[request.param]()
     await chosen.start()
     yield chosen
