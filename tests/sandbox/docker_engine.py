@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from workers.sandbox.docker_backend.backend import DockerBackend, DockerOptions
+from workers.sandbox.docker_backend.owner import OWNER, labels
 
 IMAGE = "rollcage-test:bookworm"
 SOCKET = "/var/run/docker.sock"
@@ -78,12 +79,18 @@ def docker(*arguments: str) -> str:
     ).stdout.strip()
 
 
-def containers() -> set[str]:
-    return set(docker("ps", "--all", "--quiet", "--filter", "label=rollcage.owner").split())
+def containers(owner: str = "") -> set[str]:
+    """Those of one owner, by its label; of this process unless another is named."""
+    return _labelled(owner, "ps", "--all")
 
 
-def volumes() -> set[str]:
-    return set(docker("volume", "ls", "--quiet", "--filter", "label=rollcage.owner").split())
+def volumes(owner: str = "") -> set[str]:
+    return _labelled(owner, "volume", "ls")
+
+
+def _labelled(owner: str, *words: str) -> set[str]:
+    label = f"label={OWNER}={owner or labels('')[OWNER]}"
+    return set(docker(*words, "--quiet", "--filter", label).split())
 
 
 def _answers() -> bool:

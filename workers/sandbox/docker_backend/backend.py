@@ -86,7 +86,8 @@ class DockerBackend:
             engine.close()
             remedy = "start dockerd, give this user access to its socket, or use sandbox=bubblewrap"
             raise SandboxError("engine_unreachable", f"{error}; {remedy}") from error
-        self._engine, self._images = engine, Images(engine, self._options.image)
+        self._engine = engine
+        self._images = Images(engine, self._options.image, self._labels, self._new_name)
         self._sweeper = asyncio.create_task(_keep_sweeping(engine))
 
     async def create(self, spec: SandboxSpec) -> DockerSandbox:
@@ -148,10 +149,10 @@ class DockerBackend:
         engine, images = self._parts()
         image = await images.find(spec.image)
         user = self._user(image)
-        before = visible(merge(spec.layers), spec)
-        filled = before if above == EMPTY else visible(merge((*spec.layers, above)), spec)
-        name = f"rollcage-{secrets.token_hex(8)}"
-        self._record(name)
+        layers = (await images.workspace(image, spec.workspace_path), *spec.layers)
+        before = visible(merge(layers), spec)
+        filled = before if above == EMPTY else visible(merge((*layers, above)), spec)
+        name = self._new_name()
         body = settings.request(image.identity, spec, user, self._labels)
         making = asyncio.create_task(_bring_up(engine, name, body, _contents(spec, filled, user)))
         try:
@@ -176,6 +177,11 @@ class DockerBackend:
         engine, _ = self._parts()
         container = await self.make(spec, above)
         return DockerSandbox(engine, self, spec, container, self._options.output_kill_mb << 20)
+
+    def _new_name(self) -> str:
+        name = f"rollcage-{secrets.token_hex(8)}"
+        self._record(name)
+        return name
 
     def _parts(self) -> tuple[Engine, Images]:
         if self._engine is None or self._images is None:
@@ -254,8 +260,10 @@ def _digest(image: ImageFacts, spec: SandboxSpec, above: Archive) -> str:
 
 
 async def _remove(engine: Engine, container: Container) -> None:
-    container.first.close()
-    await _remove_named(engine, container.identity)
+    try:
+        await _remove_named(engine, container.identity)
+    finally:
+        container.first.close()
 
 
 async def _remove_named(engine: Engine, name: str) -> None:

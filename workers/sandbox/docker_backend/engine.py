@@ -12,6 +12,7 @@ import functools
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ from workers.errors import SandboxError
 Json = Mapping[str, object]
 T = TypeVar("T")
 _CHUNK_BYTES = 1 << 20
+_PROBE_TIMEOUT_S = 10.0
+_LOOKS, _LOOK_PAUSE_S = 1500, 0.02
 
 
 class EngineError(Exception):
@@ -69,16 +72,20 @@ class Engine:
         self._url = url or os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
         self._timeout_s = timeout_s
 
-    async def call(self, work: Callable[[docker.APIClient], T]) -> T:
+    async def call(
+        self, work: Callable[[docker.APIClient], T], lost: Callable[[T], None] = lambda made: None
+    ) -> T:
         """Run one blocking piece of work in the pool. Raises EngineError.
 
-        It is waited for even under cancellation, so that what it made is never lost track of."""
+        It is waited for even under cancellation, and then `lost` gets what it made."""
         loop = asyncio.get_running_loop()
         future = loop.run_in_executor(self._threads, functools.partial(self._do, work))
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
             await asyncio.wait((future,), timeout=self._timeout_s)
+            if future.done() and not future.cancelled() and future.exception() is None:
+                lost(future.result())
             raise
 
     async def work(self, work: Callable[[], T]) -> T:
@@ -111,11 +118,20 @@ class Engine:
         """This thread's own client: their sessions are not to be shared."""
         client = getattr(self._local, "client", None)
         if client is None:
+            _probe(self._url)
             client = docker.APIClient(base_url=self._url, version="auto", timeout=self._timeout_s)
             self._local.client = client
             with self._lock:
                 self._clients.append(client)
         return client
+
+
+def _probe(url: str) -> None:
+    """Raises OSError where nobody listens; the client would leave a socket open over it."""
+    if url.startswith("unix://"):
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(_PROBE_TIMEOUT_S)
+            probe.connect("/" + url.removeprefix("unix://").lstrip("/"))
 
 
 def _words(error: APIError) -> str:
@@ -139,20 +155,17 @@ def _split_tag(name: str) -> tuple[str, str, str]:
     return (head, colon, tail) if colon and "/" not in tail else (name, "", "")
 
 
-def build_image(client: docker.APIClient, folder: str, tag: str, timeout_s: int) -> tuple[str, list[str]]:
-    """Build `folder`; the error (empty where there was none) and the engine's lines."""
-    lines: list[str] = []
+def build_image(client: docker.APIClient, folder: str, tag: str, timeout_s: float, lines: list[str]) -> str:
+    """Build `folder`; why it failed, or nothing. What the engine says goes to `lines` as it comes."""
+    failed = ""
     try:
-        for item in client.build(path=folder, tag=tag, rm=True, forcerm=True, decode=True, timeout=timeout_s):
-            if "error" in item:
-                return str(item["error"]).strip(), lines
-            if text := str(item.get("stream", "")).strip():
-                lines.append(text)
-    except BuildError as error:
-        return str(error.msg), lines
-    except TypeError as error:  # the client's own word for a folder without a Dockerfile
-        return str(error), lines
-    return "", lines
+        said = client.build(path=folder, tag=tag, rm=True, forcerm=True, decode=True, timeout=timeout_s)
+        for item in said:  # to its end, which gives the connection back
+            failed = failed or str(item.get("error", "")).strip()
+            lines.extend(line for line in str(item.get("stream", "")).splitlines() if line.strip())
+    except (TypeError, BuildError) as error:  # TypeError: the client's word for a folder that is not there
+        return str(error)
+    return failed
 
 
 def create_container(client: docker.APIClient, name: str, body: Json) -> str:
@@ -209,12 +222,22 @@ def read_archive(
         response.close()
 
 
+def read_image(
+    client: docker.APIClient, name: str, body: Json, path: str, take: Callable[[Iterator[bytes]], T]
+) -> T:
+    """Let `take` read the tar of what an image has at `path`, by a container that never runs."""
+    try:
+        return read_archive(client, create_container(client, name, body), path, take)
+    finally:
+        remove_container(client, name)
+
+
 def pause(client: docker.APIClient, container: str) -> None:
     client.pause(container)
 
 
 def remove_container(client: docker.APIClient, container: str) -> None:
-    """Gone with its volumes, whatever it does; one that is already going is let go."""
+    """Gone with its volumes, whatever it does, also where the engine is at it already; returns when it is gone."""
     try:
         client.remove_container(container, v=True, force=True)
     except NotFound:
@@ -222,6 +245,17 @@ def remove_container(client: docker.APIClient, container: str) -> None:
     except APIError as error:
         if "already in progress" not in _words(error):
             raise
+        _wait_until_gone(client, container)
+
+
+def _wait_until_gone(client: docker.APIClient, container: str) -> None:
+    for _ in range(_LOOKS):
+        try:
+            client.inspect_container(container)
+        except NotFound:
+            return
+        time.sleep(_LOOK_PAUSE_S)
+    raise EngineError(f"{container} is still there after {_LOOKS * _LOOK_PAUSE_S:.0f} s of removing it")
 
 
 def remove_volume(client: docker.APIClient, name: str) -> None:

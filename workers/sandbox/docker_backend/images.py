@@ -1,21 +1,22 @@
-"""Which image a task's name for it means on this engine, and how one is built.
+"""Which image a task's name for it means on this engine, and what that image has at the workspace's path.
 
-Invariants: an image is used by its content digest, so that a name that moves can't change a run; what fails says
-in which phase it failed.
+Invariants: an image is used by its content digest, so that a name that moves can't change a run; what an image
+has in the workspace is the lowest layer there, read once.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
 
+from workers.archive import EMPTY, Archive, pack
 from workers.errors import SandboxError, Unsupported
 from workers.sandbox.docker_backend import engine as docker
 from workers.sandbox.docker_backend.engine import Engine, EngineError, ImageFacts
+from workers.sandbox.docker_backend.tree import Reading, read_back
+from workers.sandbox.tree import TooLarge, Tree
 
-_STEP = re.compile(r"^Step (\d+)/(\d+) : (.*)$")
-_KEPT_LINES = 20
+_WORKSPACE_LIMIT_BYTES = 1 << 30
 
 
 def tag_of(image: str) -> str:
@@ -26,10 +27,15 @@ def tag_of(image: str) -> str:
 class Images:
     """Finds images, each name once; pulls those that the engine does not have."""
 
-    def __init__(self, engine: Engine, host_image: str) -> None:
+    def __init__(
+        self, engine: Engine, host_image: str, labels: Mapping[str, str], new_name: Callable[[], str]
+    ) -> None:
         self._engine = engine
         self._host_image = host_image
+        self._labels = labels
+        self._new_name = new_name
         self._found: dict[str, ImageFacts] = {}
+        self._workspaces: dict[tuple[str, str], Archive] = {}
         self._turn = asyncio.Lock()
 
     async def find(self, image: str) -> ImageFacts:
@@ -38,6 +44,32 @@ class Images:
             if image not in self._found:
                 self._found[image] = await self._look(image)
             return self._found[image]
+
+    async def workspace(self, image: ImageFacts, path: str) -> Archive:
+        """What an image has at `path`. Raises SandboxError where it is too much."""
+        key = (image.identity, path)
+        async with self._turn:
+            if key not in self._workspaces:
+                self._workspaces[key] = await self._read(image, path)
+            return self._workspaces[key]
+
+    async def _read(self, image: ImageFacts, path: str) -> Archive:
+        name = self._new_name()
+        body = {
+            "Image": image.identity,
+            "Entrypoint": ["none"],
+            "NetworkDisabled": True,
+            "Labels": dict(self._labels),
+        }
+        try:
+            tree = await self._engine.call(lambda c: docker.read_image(c, name, body, path, _all_of_it))
+        except EngineError as error:
+            if error.is_missing:
+                return EMPTY
+            raise SandboxError("create_failed", f"reading {path} of the image: {error}") from error
+        except TooLarge as error:
+            raise SandboxError("image_too_large", f"{path} of the image holds {error}") from error
+        return pack(tree.entries)
 
     async def _look(self, image: str) -> ImageFacts:
         if image.startswith("compose:"):
@@ -65,31 +97,5 @@ class Images:
             raise SandboxError("image_missing", f"{name}: {why}: {error}") from error
 
 
-async def build(engine: Engine, folder: Path, image: str, timeout_s: float) -> str:
-    """Build a task's `environment/` as its image; the digest. Raises SandboxError `image_build_failed`."""
-    tag = tag_of(image)
-    try:
-        failed, lines = await engine.call(
-            lambda client: docker.build_image(client, str(folder), tag, int(timeout_s))
-        )
-        if not failed:
-            return (await engine.call(lambda client: docker.image_facts(client, tag))).identity
-    except EngineError as error:
-        failed, lines = str(error), []
-    raise SandboxError("image_build_failed", f"{folder}/Dockerfile: {phase(lines)}: {failed}{_tail(lines)}")
-
-
-def phase(lines: list[str]) -> str:
-    """What the build was at: the last step that it named."""
-    steps = [match for line in lines if (match := _STEP.match(line))]
-    if not steps:
-        return "while the build was being prepared"
-    number, count, text = steps[-1].groups()
-    word = text.split(" ", 1)[0].upper()
-    what = "while its base image was fetched" if word == "FROM" else f"in step {number} of {count}"
-    return f"{what} ({text})"
-
-
-def _tail(lines: list[str]) -> str:
-    said = [line for line in lines if not _STEP.match(line) and not line.startswith("--->")]
-    return "".join(f"\n  | {line}" for line in said[-_KEPT_LINES:])
+def _all_of_it(chunks: Iterator[bytes]) -> Tree:
+    return read_back(chunks, Reading({}, _WORKSPACE_LIMIT_BYTES))

@@ -80,7 +80,8 @@ class Run:
         job = self._job
         try:
             identity, stream = await self._engine.call(
-                lambda client: docker.start_exec(client, self._container, job.argv, job.user, job.env)
+                lambda client: docker.start_exec(client, self._container, job.argv, job.user, job.env),
+                lambda made: made[1].close(),
             )
         except EngineError as error:
             raise SandboxError("sandbox_died", str(error)) from error

@@ -7,6 +7,7 @@ with the agent's rights, and a frozen workspace is read only when nothing in it 
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -26,6 +27,8 @@ from workers.sandbox.results import file_error, refused
 
 _FILE_TIMEOUT_S = 20.0
 _SNAPSHOT_LIMIT_BYTES = 1 << 30
+_NOT_RUN = (126, 127, 128 + 9)  # no process to be had inside, or killed at once
+_HIGHEST_ERROR = 133
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -189,4 +192,5 @@ def _os_error(result: ExecResult, path: str) -> OSError:
     """The error whose number a script gave as its exit code."""
     if result.timed_out:
         return TimeoutError(110, f"took longer than {_FILE_TIMEOUT_S} s", path)
-    return OSError(result.exit_code, os.strerror(result.exit_code), path)
+    number = errno.EAGAIN if result.exit_code in _NOT_RUN else min(result.exit_code, _HIGHEST_ERROR)
+    return OSError(number, os.strerror(number), path)

@@ -33,7 +33,7 @@ done
 """
 
 RUN = r"""
-IFS= read -r word
+IFS= read -r word || exit 126
 cd -- "$1" 2>/dev/null || {
   echo "$1: cannot enter this folder" >&2
   printf '%s 126 0 ' "$word"; printf '%s 126 0 ' "$word" >&2
@@ -47,6 +47,7 @@ if [ "$1" = bash ] && [ "$2" = -c ] && ! command -v bash >/dev/null; then shift;
 exec 8>&1 9>&2
 said=$( { (exec "$@" >&8 2>&9 8>&- 9>&-); echo "/$?"; } 2>&1 )
 code=${said##*/}
+case $code in ''|*[!0-9]*) echo "$said" >&2; code=126;; esac
 signalled=0
 if [ "$code" -gt 128 ]; then
   [ -n "${said%/*}" ] && signalled=1

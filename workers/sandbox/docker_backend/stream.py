@@ -8,6 +8,7 @@ process may hold for ever.
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from workers.sandbox.supervisor import Capture
 
 _CHUNK_BYTES = 1 << 18
 _HEADER_BYTES = 8
-_REPORT_BYTES = 16  # room for a code and a flag behind the word
+_REPORT = re.compile(rb" (\d{1,3}) ([01]) ")
 STDOUT, STDERR = 1, 2
 
 
@@ -49,9 +50,9 @@ class MarkedStream:
             return
         self.capture.add(held[:place])
         self._held = held[place:]
-        parts = self._held[len(self._word) :].split(b" ")
-        if len(parts) >= 4 or len(self._held) > len(self._word) + _REPORT_BYTES:
-            self.ending = Ending(int(parts[1]), parts[2] == b"1")
+        report = _REPORT.match(self._held, len(self._word))
+        if report is not None:
+            self.ending = Ending(int(report[1]), report[2] == b"1")
 
     def finish(self) -> None:
         """The stream is over: what was held back was no report."""
