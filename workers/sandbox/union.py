@@ -6,7 +6,7 @@ a name of another kind replaces); laying `difference(now, before)` over `before`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from workers.archive import Archive, Entry, EntryKind, unpack
 
@@ -14,20 +14,27 @@ from workers.archive import Archive, Entry, EntryKind, unpack
 def merge(layers: Iterable[Archive]) -> list[Entry]:
     """The layers as one tree, the first lowest, sorted by path."""
     merged: dict[str, Entry] = {}
+    folders: set[str] = set()  # those on the way to something, whether or not they have an entry of their own
     for layer in layers:
         for entry in unpack(layer):
             below = merged.get(entry.path)
-            if (
-                entry.kind is not EntryKind.FOLDER
-                or entry.is_opaque
-                or (below and below.kind is not EntryKind.FOLDER)
+            stays = entry.kind is EntryKind.FOLDER and not entry.is_opaque
+            if (below or entry.path in folders) and not (
+                stays and (not below or below.kind is EntryKind.FOLDER)
             ):
                 for path in [p for p in merged if p == entry.path or p.startswith(f"{entry.path}/")]:
                     del merged[path]
             if entry.kind is not EntryKind.WHITEOUT:
                 mode = 0o777 if entry.kind is EntryKind.LINK else entry.mode & 0o777
                 merged[entry.path] = Entry(entry.path, entry.kind, mode, entry.data, entry.target)
+                folders.update(parents(entry.path))
     return sorted(merged.values(), key=lambda entry: entry.path)
+
+
+def parents(path: str) -> Iterator[str]:
+    """Every folder on the way to `path`, the outermost first."""
+    parts = path.split("/")
+    return ("/".join(parts[:depth]) for depth in range(1, len(parts)))
 
 
 def difference(now: Sequence[Entry], before: Sequence[Entry]) -> list[Entry]:

@@ -13,7 +13,9 @@ import hashlib
 import itertools
 import logging
 import secrets
-from collections.abc import Callable
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from workers.archive import EMPTY, Archive, Entry, unpack
@@ -33,6 +35,7 @@ from workers.sandbox.union import merge
 
 logger = logging.getLogger(__name__)
 _SWEEP_EVERY_S = 60.0
+_PREPARED = 16
 _ROOT = ("0", "root")
 
 
@@ -73,6 +76,8 @@ class DockerBackend:
         self._living: dict[str, Container] = {}
         self._snapshots: dict[str, Archive] = {}
         self._numbers = itertools.count(1)
+        self._prepared: OrderedDict[str, tuple[tuple[Entry, ...], list[tuple[str, bytes]]]] = OrderedDict()
+        self._laying = threading.Lock()
 
     async def start(self) -> None:
         """Reach the engine and remove what dead owners left. Raises SandboxError with the remedy."""
@@ -150,11 +155,10 @@ class DockerBackend:
         image = await images.find(spec.image)
         user = self._user(image)
         layers = (await images.workspace(image, spec.workspace_path), *spec.layers)
-        before = visible(merge(layers), spec)
-        filled = before if above == EMPTY else visible(merge((*layers, above)), spec)
+        before, contents = await engine.work(lambda: self._laid(spec, layers, above, user))
         name = self._new_name()
         body = settings.request(image.identity, spec, user, self._labels)
-        making = asyncio.create_task(_bring_up(engine, name, body, _contents(spec, filled, user)))
+        making = asyncio.create_task(_bring_up(engine, name, body, contents))
         try:
             identity, first = await asyncio.shield(making)
         except asyncio.CancelledError:
@@ -177,6 +181,24 @@ class DockerBackend:
         engine, _ = self._parts()
         container = await self.make(spec, above)
         return DockerSandbox(engine, self, spec, container, self._options.output_kill_mb << 20)
+
+    def _laid(
+        self, spec: SandboxSpec, layers: tuple[Archive, ...], above: Archive, user: str
+    ) -> tuple[tuple[Entry, ...], list[tuple[str, bytes]]]:
+        """The workspace as its layers make it, and what is laid where. Pools ask for the same again and again."""
+        key = _digest_of(spec, layers, above, user)
+        with self._laying:
+            if (known := self._prepared.get(key)) is not None:
+                self._prepared.move_to_end(key)
+                return known
+        before = visible(merge(layers), spec)
+        filled = before if above == EMPTY else visible(merge((*layers, above)), spec)
+        made = (before, _contents(spec, filled, user))
+        with self._laying:
+            self._prepared[key] = made
+            while len(self._prepared) > _PREPARED:
+                self._prepared.popitem(last=False)
+        return made
 
     def _new_name(self) -> str:
         name = f"rollcage-{secrets.token_hex(8)}"
@@ -250,8 +272,18 @@ def _contents(spec: SandboxSpec, workspace: tuple[Entry, ...], user: str) -> lis
 
 
 def _digest(image: ImageFacts, spec: SandboxSpec, above: Archive) -> str:
-    facts = [f"image {image.identity}", f"workspace {spec.workspace_path}"]
-    facts += [f"layer {layer.digest}" for layer in spec.layers]
+    """The reset digest. The engine answers for the image, whose identity is its content's."""
+    return hashlib.sha256(
+        f"image {image.identity}\n{_digest_of(spec, spec.layers, above, '')}".encode()
+    ).hexdigest()
+
+
+def _digest_of(spec: SandboxSpec, layers: Sequence[Archive], above: Archive, user: str) -> str:
+    facts = [
+        f"workspace {spec.workspace_path}",
+        f"user {user}",
+        *(f"layer {layer.digest}" for layer in layers),
+    ]
     facts += [
         f"mount {item.path} {item.files.digest}" for item in sorted(spec.read_only, key=lambda m: m.path)
     ]

@@ -16,7 +16,7 @@ from workers.sandbox.layers import unpack_into
 from workers.sandbox.protocol import FinalState, SandboxSpec
 from workers.sandbox.results import change_of
 from workers.sandbox.tree import TooLarge, Tree
-from workers.sandbox.union import difference
+from workers.sandbox.union import difference, parents
 
 
 def mounted_within(spec: SandboxSpec) -> tuple[str, ...]:
@@ -30,9 +30,7 @@ def visible(entries: Sequence[Entry], spec: SandboxSpec) -> tuple[Entry, ...]:
     hidden = mounted_within(spec)
     kept = {entry.path: entry for entry in entries if not is_within(entry.path, hidden)}
     for path in hidden:
-        parts = path.split("/")
-        for depth in range(1, len(parts)):
-            parent = "/".join(parts[:depth])
+        for parent in parents(path):
             if (old := kept.get(parent)) is None or old.kind is not EntryKind.FOLDER:
                 kept[parent] = Entry(parent, EntryKind.FOLDER, 0o755)
     return tuple(kept[path] for path in sorted(kept))

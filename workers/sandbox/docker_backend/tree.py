@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from workers.archive import MTIME_S, Entry, EntryKind
 from workers.sandbox.tree import MAX_DEPTH, MAX_ENTRIES, Skipped, TooLarge, Tree
+from workers.sandbox.union import parents
 
 
 def laid(entries: Iterable[Entry], uid: int, gid: int) -> bytes:
@@ -23,7 +24,7 @@ def laid(entries: Iterable[Entry], uid: int, gid: int) -> bytes:
     named: set[str] = set()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT, encoding="utf-8") as tar:
         for entry in entries:
-            for parent in _parents(entry.path):
+            for parent in parents(entry.path):
                 if parent not in named:
                     named.add(parent)
                     tar.addfile(_info(Entry(parent, EntryKind.FOLDER, 0o755), uid, gid))
@@ -31,11 +32,6 @@ def laid(entries: Iterable[Entry], uid: int, gid: int) -> bytes:
             body = io.BytesIO(entry.data) if entry.kind is EntryKind.FILE else None
             tar.addfile(_info(entry, uid, gid), body)
     return buffer.getvalue()
-
-
-def _parents(path: str) -> Iterator[str]:
-    parts = path.split("/")
-    return ("/".join(parts[:depth]) for depth in range(1, len(parts)))
 
 
 def _info(entry: Entry, uid: int, gid: int) -> tarfile.TarInfo:
