@@ -22,7 +22,7 @@ from workers.sandbox.client import KeeperClient
 from workers.sandbox.doctor import why_not
 from workers.sandbox.image import HostImage, host_image
 from workers.sandbox.messages import Close, Create, Exec, Freeze, Mount, Operation, Read, Setup, Write
-from workers.sandbox.protocol import Command, ExecResult, FinalState, SandboxSpec, Snapshot, StateDiff
+from workers.sandbox.protocol import Bound, Command, ExecResult, FinalState, SandboxSpec, Snapshot, StateDiff
 from workers.sandbox.results import change_of, check_paths, exec_result, file_error, refused
 from workers.sandbox.slot import HOME
 
@@ -206,8 +206,9 @@ class BubblewrapSandbox:
         words = [os.fsencode(word) for word in (*command.argv, *self._environment(command))]
         if any(b"\0" in word for word in words) or not command.argv:
             return refused(126, "an argument is empty or holds a NUL byte")
-        blobs = (command.stdin, b"\0".join(words))
-        answer = await self._keeper.call(Operation.EXEC, request, command.timeout_s + _GRACE_S, blobs)
+        answer = await self._keeper.call(
+            Operation.EXEC, request, command.timeout_s + _GRACE_S, (b"\0".join(words),), command.stdin
+        )
         stdout, stderr = answer.blobs
         return exec_result(
             int(str(answer.head["code"])),
@@ -216,11 +217,12 @@ class BubblewrapSandbox:
             stderr,
             int(str(answer.head["dropped"])),
             float(str(answer.head["duration_s"])),
+            _bounds(answer.head["bounds"]),
         )
 
     async def read_file(self, path: str, max_bytes: int = 1 << 20) -> bytes:
         """Read a regular file as the agent would."""
-        request = Read(self._number, self._absolute(path), max_bytes, _FILE_TIMEOUT_S)
+        request = Read(self._number, self._absolute(path), max_bytes)
         try:
             answer = await self._keeper.call(Operation.READ, request, _FILE_TIMEOUT_S + _GRACE_S)
         except OSError as error:
@@ -229,7 +231,7 @@ class BubblewrapSandbox:
 
     async def write_file(self, path: str, data: bytes) -> None:
         """Write a file as the agent would, making folders on the way."""
-        request = Write(self._number, self._absolute(path), _FILE_TIMEOUT_S)
+        request = Write(self._number, self._absolute(path))
         await self._keeper.call(Operation.WRITE, request, _FILE_TIMEOUT_S + _GRACE_S, (data,))
 
     async def diff(self, max_bytes: int = 64 << 20) -> StateDiff:
@@ -281,6 +283,11 @@ class BubblewrapSandbox:
             "LANG": "C.UTF-8", "TERM": "dumb", **dict(command.env),
         }  # fmt: skip
         return [f"{name}={value}" for name, value in variables.items()]
+
+
+def _bounds(listed: object) -> tuple[Bound, ...]:
+    assert isinstance(listed, list)
+    return tuple(Bound(str(name)) for name in listed)
 
 
 def _no_snapshots() -> Unsupported:

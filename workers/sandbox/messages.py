@@ -15,6 +15,7 @@ class Operation(StrEnum):
     SETUP = "setup"
     IMPORT = "import"
     CREATE = "create"
+    ATTEND = "attend"
     EXEC = "exec"
     READ = "read"
     WRITE = "write"
@@ -60,8 +61,15 @@ class Create:
 
 
 @dataclass(frozen=True, slots=True)
+class Attend:
+    """From the keeper to an attendant, with the pidfd of its slot's first process."""
+
+    limits: Limits
+
+
+@dataclass(frozen=True, slots=True)
 class Exec:
-    """Blobs: stdin, and the arguments and variables joined by NUL."""
+    """Blobs: the arguments and variables joined by NUL. Descriptors: reply, spill, and stdin if there is one."""
 
     slot: int
     argument_count: int
@@ -75,19 +83,19 @@ class Exec:
 
 @dataclass(frozen=True, slots=True)
 class Read:
+    """Descriptors: reply and spill."""
+
     slot: int
     path: str
     max_bytes: int
-    timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Blobs: the body."""
+    """Blobs: the body. Descriptors: reply and spill."""
 
     slot: int
     path: str
-    timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +110,8 @@ class Close:
     slot: int
 
 
-Request = Setup | Import | Create | Exec | Read | Write | Freeze | Close
-T = TypeVar("T", Setup, Import, Create, Exec, Read, Write, Freeze, Close)
+Request = Setup | Import | Create | Attend | Exec | Read | Write | Freeze | Close
+T = TypeVar("T", Setup, Import, Create, Attend, Exec, Read, Write, Freeze, Close)
 
 
 def encode(operation: Operation, request: Request) -> dict[str, Json]:
