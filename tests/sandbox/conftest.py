@@ -11,8 +11,13 @@ from workers.archive import Archive, Entry, EntryKind, pack
 from workers.sandbox.bubblewrap import BubblewrapBackend, BubblewrapOptions
 from workers.sandbox.fake import FakeBackend
 from workers.sandbox.protocol import Sandbox, SandboxBackend, SandboxSpec
+from workers.sandbox.warm import WarmOptions
 
 __all__ = ["docker_engine"]
+
+
+COLD = WarmOptions(high=0)
+"""Nothing is made ahead of need, so that tests can count processes."""
 
 
 @pytest.fixture
@@ -30,7 +35,7 @@ def workspace() -> Archive:
 
 @pytest.fixture
 async def real() -> AsyncIterator[BubblewrapBackend]:
-    backend = BubblewrapBackend(BubblewrapOptions(keepers=1))
+    backend = BubblewrapBackend(BubblewrapOptions(keepers=1, warm=COLD))
     await backend.start()
     yield backend
     await backend.close()
@@ -38,7 +43,7 @@ async def real() -> AsyncIterator[BubblewrapBackend]:
 
 BACKENDS: dict[str, Callable[[], SandboxBackend]] = {
     "fake": FakeBackend,
-    "bubblewrap": lambda: BubblewrapBackend(BubblewrapOptions(keepers=1)),
+    "bubblewrap": lambda: BubblewrapBackend(BubblewrapOptions(keepers=1, warm=COLD)),
     "docker": make_backend,
 }
 """Every backend that keeps the contract, by name."""

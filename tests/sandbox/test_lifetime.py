@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from sandbox.conftest import COLD
 from sandbox.outside import descendants, host_mounts, keeper_inside, mounts_of, wait_until_gone
 from workers.archive import EMPTY, Archive, Entry, EntryKind, pack
 from workers.errors import SandboxError, Unsupported
@@ -78,7 +79,7 @@ async def test_closing_the_backend_ends_everything() -> None:
 
 
 async def test_a_dead_keeper_is_an_error_with_a_cause_and_others_go_on() -> None:
-    backend = BubblewrapBackend(BubblewrapOptions(keepers=2))
+    backend = BubblewrapBackend(BubblewrapOptions(keepers=2, warm=COLD))
     await backend.start()
     boxes = [await backend.create(SandboxSpec()) for _ in range(2)]
     waiting = asyncio.create_task(boxes[0].exec(Command.shell("sleep 100", timeout_s=200)))

@@ -21,7 +21,7 @@ from workers.sandbox import messages, seccomp, syscalls, wire
 from workers.sandbox.answers import Failure, failure, send_failure
 from workers.sandbox.attendants import Attendants
 from workers.sandbox.frozen import freeze_state
-from workers.sandbox.messages import Close, Create, Exec, Freeze, Import, Operation, Read, Setup, Write
+from workers.sandbox.messages import Close, Create, Exec, Freeze, Import, Operation, Probe, Read, Setup, Write
 from workers.sandbox.slots import Slots, reap
 
 _TICK_MS = 500
@@ -92,6 +92,9 @@ class Keeper:
                 wire.send(reply, {"ok": True})
             case Operation.CREATE:
                 self._ready().create(messages.decode(Create, message.head), reply)
+            case Operation.PROBE:
+                self._ready().living(messages.decode(Probe, message.head).slot)
+                wire.send(reply, {"ok": True})
             case Operation.EXEC:
                 self._pass_on(messages.decode(Exec, message.head).slot, message)
             case Operation.READ:

@@ -16,6 +16,7 @@ class Operation(StrEnum):
     IMPORT = "import"
     CREATE = "create"
     ATTEND = "attend"
+    PROBE = "probe"
     EXEC = "exec"
     READ = "read"
     WRITE = "write"
@@ -68,6 +69,13 @@ class Attend:
 
 
 @dataclass(frozen=True, slots=True)
+class Probe:
+    """Whether commands can enter a slot."""
+
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
 class Exec:
     """Blobs: the arguments and variables joined by NUL. Descriptors: reply, spill, and stdin if there is one."""
 
@@ -110,8 +118,8 @@ class Close:
     slot: int
 
 
-Request = Setup | Import | Create | Attend | Exec | Read | Write | Freeze | Close
-T = TypeVar("T", Setup, Import, Create, Attend, Exec, Read, Write, Freeze, Close)
+Request = Setup | Import | Create | Attend | Probe | Exec | Read | Write | Freeze | Close
+T = TypeVar("T", Setup, Import, Create, Attend, Probe, Exec, Read, Write, Freeze, Close)
 
 
 def encode(operation: Operation, request: Request) -> dict[str, Json]:
