@@ -17,10 +17,9 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
-from workers.archive import EMPTY, Archive, Entry, EntryKind, pack, unpack
+from workers.archive import EMPTY, Archive, pack, unpack
 from workers.errors import SandboxError, Unsupported
 from workers.sandbox import files
 from workers.sandbox.changes import changes
@@ -29,6 +28,7 @@ from workers.sandbox.protocol import Command, ExecResult, FinalState, SandboxSpe
 from workers.sandbox.results import OUTPUT, TIMEOUT, change_of, check_paths, exec_result, file_error, refused
 from workers.sandbox.supervisor import Capture
 from workers.sandbox.tree import TooLarge, Tree, walk
+from workers.sandbox.union import difference, merge
 from workers.sandbox.wire import memory_file
 
 _OUTPUT_KILL_BYTES = 64 << 20
@@ -110,7 +110,7 @@ class FakeSandbox:
         self._root, self._base = self._folder / "root", self._folder / "base"
         self._sessions: set[int] = set()
         self._is_closed = self._is_frozen = False
-        unpack_into(_made(self._base), _merge(spec.layers))
+        unpack_into(_made(self._base), merge(spec.layers))
         self.reset_digest = self._lay(above)
 
     async def exec(self, command: Command) -> ExecResult:
@@ -184,7 +184,7 @@ class FakeSandbox:
         """Lay the layers, `above` and the mounts; the reset digest."""
         spec = self._spec
         shutil.rmtree(self._root, ignore_errors=True)
-        unpack_into(_made(self._workspace), _merge((*spec.layers, above)))
+        unpack_into(_made(self._workspace), merge((*spec.layers, above)))
         for item in spec.read_only:
             place = self._place(item.path)
             if place.is_dir():
@@ -249,7 +249,11 @@ class FakeSandbox:
             for item in self._spec.read_only
             if item.path.startswith(f"{self._spec.workspace_path}/")
         )
-        tree = Tree(_upper(now.entries, before.entries, mounted), now.skipped, now.size_bytes)
+        entries, old = (
+            [entry for entry in found.entries if not _is_within(entry.path, mounted)]
+            for found in (now, before)
+        )
+        tree = Tree(difference(entries, old), now.skipped, now.size_bytes)
         listed = changes(tree, [str(self._base)])
         return FinalState(pack(tree.entries), "", tuple(change_of(change.to_json()) for change in listed))
 
@@ -294,24 +298,6 @@ def _passed_limit(captures: dict[int, Capture], command: Command, started: float
     return TIMEOUT if time.monotonic() - started > command.timeout_s else ""
 
 
-def _merge(layers: Iterable[Archive]) -> list[Entry]:
-    """The layers as one tree, the first lowest, by overlay's rules."""
-    merged: dict[str, Entry] = {}
-    for layer in layers:
-        for entry in unpack(layer):
-            below = merged.get(entry.path)
-            if (
-                entry.kind is not EntryKind.FOLDER
-                or entry.is_opaque
-                or (below and below.kind is not EntryKind.FOLDER)
-            ):
-                for path in [p for p in merged if p == entry.path or p.startswith(f"{entry.path}/")]:
-                    del merged[path]
-            if entry.kind is not EntryKind.WHITEOUT:
-                merged[entry.path] = Entry(entry.path, entry.kind, entry.mode, entry.data, entry.target)
-    return sorted(merged.values(), key=lambda entry: entry.path)
-
-
 def _walk(folder: Path, max_bytes: int) -> Tree:
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -320,27 +306,5 @@ def _walk(folder: Path, max_bytes: int) -> Tree:
         os.close(fd)
 
 
-def _upper(now: list[Entry], before: list[Entry], mounted: tuple[str, ...]) -> list[Entry]:
-    """What an overlay's upper folder would hold: what is new or different, and whiteouts for what is gone."""
-    old = {entry.path: entry for entry in before if not _is_within(entry.path, mounted)}
-    new = [entry for entry in now if not _is_within(entry.path, mounted)]
-    here = {entry.path for entry in new}
-    gone = {path for path in old if path not in here}
-    upper = [entry for entry in new if entry != old.get(entry.path)]
-    upper += [
-        Entry(path, EntryKind.WHITEOUT, 0)
-        for path in gone
-        if path.rpartition("/")[0] not in gone and not _under_non_folder(path, new)
-    ]
-    return upper
-
-
 def _is_within(path: str, folders: tuple[str, ...]) -> bool:
     return any(path == folder or path.startswith(f"{folder}/") for folder in folders)
-
-
-def _under_non_folder(path: str, now: list[Entry]) -> bool:
-    """Whether a file or link now stands where a folder on the way to `path` was."""
-    solid = {entry.path for entry in now if entry.kind is not EntryKind.FOLDER}
-    parts = path.split("/")
-    return any("/".join(parts[:depth]) in solid for depth in range(1, len(parts)))
