@@ -20,6 +20,7 @@ from workers.sandbox.docker_backend.backend import DockerBackend, DockerOptions
 from workers.sandbox.docker_backend.build import build, phase
 from workers.sandbox.docker_backend.engine import Engine
 from workers.sandbox.docker_backend.owner import OWNER, RUN, is_dead, labels
+from workers.sandbox.docker_backend.proof import differences
 from workers.sandbox.protocol import Bound, Command, ReadOnlyMount, Sandbox, SandboxSpec
 from workers.task import Limits
 
@@ -365,3 +366,39 @@ async def test_a_container_that_is_taken_away_is_a_sandbox_that_died(box: Sandbo
     with pytest.raises(SandboxError, match="sandbox_died"):
         await box.exec(Command(("true",)))
     await box.close()
+
+
+async def test_what_a_container_stands_on_is_proved_on_demand(
+    dock: DockerBackend, workspace: Archive
+) -> None:
+    tests = pack((Entry("check.py", EntryKind.FILE, data=b"secret"),))
+    sandbox = await dock.create(
+        SandboxSpec(layers=(workspace,), read_only=(ReadOnlyMount("/verifier", tests),))
+    )
+    await sandbox.exec(Command.shell("echo dirt > hello.txt; touch /tmp/x; mkdir /workspace/more"))
+    await sandbox.verify()
+    (container,) = containers()
+    docker("exec", "--user", "0", container, "sh", "-c", "echo changed > /verifier/check.py")
+    with pytest.raises(SandboxError, match=r"dirty_reset.*/verifier"):
+        await sandbox.verify()
+
+
+def test_a_changed_image_is_seen_at_every_kind_of_name() -> None:
+    spec = SandboxSpec()
+    image = {"usr": "folder 0 a", "usr/bin/x": "file 9 b", "etc/hosts": "file 7 c"}
+    laid = {
+        **image,
+        "workspace": "folder 0 d",
+        "home": "folder 0 e",
+        "home/agent": "folder 0 e",
+        ".dockerenv": "file 0 f",
+    }
+    assert differences(spec, image, {**laid, "etc/hosts": "file 0 g", "dev/console": "file 0 h"}) == []
+    for path, value in (
+        ("usr/bin/x", "file 9 other"), ("usr/bin/new", "file 0 i"), ("etc/hosts", "file 5 j"), ("usr", "folder 0 k"),
+        ("workspace", "file 0 l"),
+    ):  # fmt: skip
+        assert differences(spec, image, {**laid, path: value}) == [path]
+    assert differences(spec, image, {key: value for key, value in laid.items() if key != "usr/bin/x"}) == [
+        "usr/bin/x"
+    ]

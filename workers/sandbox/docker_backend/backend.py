@@ -26,6 +26,7 @@ from workers.sandbox.docker_backend.engine import Engine, EngineError, ImageFact
 from workers.sandbox.docker_backend.first import FirstProcess
 from workers.sandbox.docker_backend.images import Images
 from workers.sandbox.docker_backend.owner import OWNER, is_dead, labels
+from workers.sandbox.docker_backend.proof import prove
 from workers.sandbox.docker_backend.sandbox import Container, DockerSandbox
 from workers.sandbox.docker_backend.state import visible
 from workers.sandbox.docker_backend.tree import laid
@@ -168,7 +169,9 @@ class DockerBackend:
                 making.result()[1].close()
             await asyncio.shield(_remove_named(engine, name))
             raise
-        container = Container(identity, first, user, image.path, before, _digest(image, spec, above))
+        container = Container(
+            identity, image.identity, first, user, image.path, before, _digest(image, spec, above)
+        )
         self._living[identity] = container
         return container
 
@@ -176,6 +179,12 @@ class DockerBackend:
         """Remove a container. Safe twice, and under cancellation."""
         if self._living.pop(container.identity, None) is not None and self._engine is not None:
             await asyncio.shield(_remove(self._engine, container))
+
+    async def prove(self, container: Container, spec: SandboxSpec) -> None:
+        """Raises SandboxError `dirty_reset` where a container is not on what it should be."""
+        engine, images = self._parts()
+        wanted = await images.fingerprint(container.image)
+        await prove(engine, container.identity, container.image, wanted, spec)
 
     async def _sandbox(self, spec: SandboxSpec, above: Archive) -> DockerSandbox:
         engine, _ = self._parts()

@@ -24,6 +24,7 @@ from requests.exceptions import RequestException
 
 from workers.errors import SandboxError
 
+Client = docker.APIClient
 Json = Mapping[str, object]
 T = TypeVar("T")
 _CHUNK_BYTES = 1 << 20
@@ -220,6 +221,19 @@ def read_archive(
         return take(response.iter_content(_CHUNK_BYTES))
     finally:
         response.close()
+
+
+def export(client: docker.APIClient, container: str, take: Callable[[Iterator[bytes]], T]) -> T:
+    """Let `take` read the tar of a container's whole file system, without its volumes."""
+    return take(client.export(container, _CHUNK_BYTES))
+
+
+def export_image(client: docker.APIClient, name: str, body: Json, take: Callable[[Iterator[bytes]], T]) -> T:
+    """The same of an image, by a container that never runs."""
+    try:
+        return export(client, create_container(client, name, body), take)
+    finally:
+        remove_container(client, name)
 
 
 def read_image(

@@ -13,6 +13,7 @@ from workers.archive import EMPTY, Archive, pack
 from workers.errors import SandboxError, Unsupported
 from workers.sandbox.docker_backend import engine as docker
 from workers.sandbox.docker_backend.engine import Engine, EngineError, ImageFacts
+from workers.sandbox.docker_backend.proof import Fingerprint, fingerprint
 from workers.sandbox.docker_backend.tree import Reading, read_back
 from workers.sandbox.tree import TooLarge, Tree
 
@@ -36,6 +37,7 @@ class Images:
         self._new_name = new_name
         self._found: dict[str, ImageFacts] = {}
         self._workspaces: dict[tuple[str, str], Archive] = {}
+        self._fingerprints: dict[str, Fingerprint] = {}
         self._turn = asyncio.Lock()
 
     async def find(self, image: str) -> ImageFacts:
@@ -53,14 +55,26 @@ class Images:
                 self._workspaces[key] = await self._read(image, path)
             return self._workspaces[key]
 
+    async def fingerprint(self, identity: str) -> Fingerprint:
+        """A digest of each name in the image. Raises SandboxError where it can't be read."""
+        async with self._turn:
+            if identity not in self._fingerprints:
+                name, body = self._new_name(), self._unstarted(identity)
+                try:
+                    self._fingerprints[identity] = await self._engine.call(
+                        lambda client: docker.export_image(client, name, body, fingerprint)
+                    )
+                except EngineError as error:
+                    raise SandboxError("image_missing", str(error)) from error
+            return self._fingerprints[identity]
+
+    def _unstarted(self, identity: str) -> dict[str, object]:
+        """A container that is never started: the engine reads images through nothing else."""
+        labels = dict(self._labels)
+        return {"Image": identity, "Entrypoint": ["none"], "NetworkDisabled": True, "Labels": labels}
+
     async def _read(self, image: ImageFacts, path: str) -> Archive:
-        name = self._new_name()
-        body = {
-            "Image": image.identity,
-            "Entrypoint": ["none"],
-            "NetworkDisabled": True,
-            "Labels": dict(self._labels),
-        }
+        name, body = self._new_name(), self._unstarted(image.identity)
         try:
             tree = await self._engine.call(lambda c: docker.read_image(c, name, body, path, _all_of_it))
         except EngineError as error:

@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 from typing import Protocol
 
 from workers.archive import Archive, Entry
-from workers.errors import SandboxError, Unsupported
+from workers.errors import SandboxError
 from workers.sandbox.docker_backend import engine as docker
 from workers.sandbox.docker_backend.container import HOME
 from workers.sandbox.docker_backend.engine import Engine, EngineError
@@ -37,6 +37,7 @@ class Container:
     """A container that runs. `before` is its workspace as it was laid."""
 
     identity: str
+    image: str
     first: FirstProcess
     user: str
     path: str
@@ -53,6 +54,10 @@ class Maker(Protocol):
 
     async def remove(self, container: Container) -> None:
         """Remove a container. Safe twice."""
+        ...
+
+    async def prove(self, container: Container, spec: SandboxSpec) -> None:
+        """Raises SandboxError `dirty_reset` where a container is not on what it should be."""
         ...
 
     def keep(self, archive: Archive, spec: SandboxSpec) -> Snapshot:
@@ -151,7 +156,9 @@ class DockerSandbox:
         await self._maker.remove(old)
 
     async def verify(self) -> None:
-        raise Unsupported("reading back what a container stands on", "sandbox=bubblewrap")
+        """Read back the image and the protected mounts. The workspace is a copy that was laid, not stood on."""
+        self._check_usable()
+        await self._maker.prove(self._container, self._spec)
 
     async def freeze(self, max_bytes: int = 64 << 20) -> FinalState:
         """End every process, stop the container, then read what changed in the workspace."""

@@ -62,7 +62,7 @@ def read_back(chunks: Iterator[bytes], reading: Reading) -> Tree:
     """The tree that a tar of one folder holds. Bodies that `before` has count for nothing. Raises TooLarge."""
     tree = Tree()
     known: dict[str, Entry] = {}
-    with tarfile.open(fileobj=_Chunks(chunks), mode="r|", encoding="utf-8", errors="surrogateescape") as tar:
+    with tarfile.open(fileobj=Chunks(chunks), mode="r|", encoding="utf-8", errors="surrogateescape") as tar:
         for info in tar:
             _, _, path = info.name.rstrip("/").partition("/")  # the tar's own first name is the folder itself
             if not path or is_within(path, reading.hidden):
@@ -124,7 +124,7 @@ def is_within(path: str, folders: Sequence[str]) -> bool:
     return any(path == folder or path.startswith(f"{folder}/") for folder in folders)
 
 
-class _Chunks(io.RawIOBase):
+class Chunks(io.RawIOBase):
     """Chunks as a file to read from."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
