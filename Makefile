@@ -1,4 +1,4 @@
-.PHONY: run test setup lock clean
+.PHONY: run test bench setup lock clean
 
 READY := .venv/.ready
 
@@ -7,6 +7,9 @@ run: $(READY)  ## set up, then roll out the quickstart tasks with the embedded l
 
 test: $(READY)  ## set up, then format, lint, types and every test
 	@scripts/check
+
+bench: $(READY)  ## set up, then measure the sandbox backends side by side; BENCH=--quick only shows that it runs
+	@.venv/bin/python -m tests.benchmarks.sandboxes $(BENCH)
 
 setup: $(READY)
 

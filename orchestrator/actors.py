@@ -33,7 +33,7 @@ class PoolActor:
 
     def __init__(self, name: str, config: Config, run_dir: Path) -> None:
         log_to(run_dir / "logs" / f"{name}.log", config.log_level)
-        self._config = config
+        self._config, self._run = config, run_dir.name
         self._metrics = PoolMetrics(name, config.sandbox.backend, config.sandbox.pool_size)
         self._server = MetricsServer(self._metrics.registry, config.metrics.host, 0)
         self._pool: SandboxPool | None = None
@@ -43,7 +43,7 @@ class PoolActor:
         if self._pool is not None:
             await self._pool.close()
         config = self._config
-        backend, players = make_backend(config.sandbox), make_players(config, scripts)
+        backend, players = make_backend(config.sandbox, self._run), make_players(config, scripts)
         slots = config.sandbox.pool_size
         self._pool = SandboxPool(slots, backend, players, make_budget(config), self._metrics)
         await self._pool.start()
@@ -75,7 +75,7 @@ class ScorerActor:
         self._metrics = ScorerMetrics(name)
         self._server = MetricsServer(self._metrics.registry, config.metrics.host, 0)
         self._serving = config.metrics
-        self._backend = make_backend(config.sandbox)
+        self._backend = make_backend(config.sandbox, run_dir.name)
         self._scorer = Scorer(self._backend)
         self._starting = asyncio.Lock()
 

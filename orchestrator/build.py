@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from orchestrator.config import Config, PolicyConfig, SandboxConfig
 from orchestrator.players import ModelPlayers, Players, ScriptPlayers, Scripts, make_agent
 from workers.agent.budget import Budget, OnMalformedCall
@@ -13,15 +15,29 @@ from workers.sandbox.fake import FakeBackend
 from workers.sandbox.protocol import SandboxBackend
 from workers.trajectory import LogprobsMode
 
+logger = logging.getLogger(__name__)
 LOCAL_CONTEXT_TOKENS = 2048
 
 
-def make_backend(config: SandboxConfig) -> SandboxBackend:
+def make_backend(config: SandboxConfig, run: str = "") -> SandboxBackend:
+    """`run` is what containers are labelled with."""
     match config.backend:
         case "bubblewrap":
             return BubblewrapBackend(BubblewrapOptions(keepers=config.keepers or 0, uid=config.uid))
+        case "docker":
+            return _docker_backend(config, run)
         case "fake":
             return FakeBackend()
+
+
+def _docker_backend(config: SandboxConfig, run: str) -> SandboxBackend:
+    from workers.sandbox.docker_backend.backend import (
+        DockerBackend,
+        DockerOptions,
+    )  # costs what others need not pay
+
+    options = DockerOptions(url=config.engine, image=config.image, run=run)
+    return DockerBackend(options, lambda name: logger.info("making container %s", name))
 
 
 def make_budget(config: Config) -> Budget:

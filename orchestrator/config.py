@@ -19,7 +19,7 @@ SplitChoice = Literal["any", "train", "eval"]
 PolicyKind = Literal["local", "openai", "script"]
 PolicyFlavour = Literal["auto", "vllm", "sglang", "llamacpp", "chat"]
 Logprobs = Literal["raw", "processed"]
-SandboxKind = Literal["bubblewrap", "fake"]
+SandboxKind = Literal["bubblewrap", "docker", "fake"]
 Scaffold = Literal["auto", "react", "plain"]
 OnMalformedCall = Literal["observe", "end", "ignore"]
 AdvantageKind = Literal["mean_std", "mean_only", "leave_one_out", "none"]
@@ -80,10 +80,18 @@ class PolicyConfig:
 class SandboxConfig:
     """Where an agent's commands run."""
 
-    backend: SandboxKind = option("bubblewrap", "bubblewrap: unprivileged namespaces; fake: none, for tests")
+    backend: SandboxKind = option(
+        "bubblewrap",
+        "bubblewrap: unprivileged namespaces; docker: containers of this host's engine; fake: none, for tests",
+    )
     pool_size: int = option(8, "sandboxes at once on each node", low=1, high=10_000)
     uid: int = option(
         64_917, "where the owner is root: the unused user that keepers run as", low=1, high=2**31
+    )
+    image: str = option("python:3.11-slim", "docker: the image of tasks that name none")
+    engine: str = option("", "docker: address of the engine; empty: DOCKER_HOST or the usual socket")
+    build_timeout_s: float = option(
+        900.0, "docker: longest build of a task's image, seconds", low=0, above=True
     )
     keepers: int | None = option(None, "keeper processes on each node; null: one a core", low=1, high=1_024)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 
 from orchestrator.config import Config
+from orchestrator.images import prepare_images
 from orchestrator.paths import task_source
-from workers.errors import ConfigError, Fault, TaskError
+from workers.errors import ConfigError
 from workers.task import Task
 from workers.taskset import load
 
@@ -28,16 +29,5 @@ def load_tasks(config: Config) -> tuple[Task, ...]:
             f" none of split {chosen.split}",
             "give another tasks.path, tasks.split or tasks.max_instruction_bytes",
         )
-    if faults := tuple(f for task in tasks for f in _image_faults(task, config.sandbox.backend)):
-        raise TaskError(faults)
+    prepare_images(tasks, config.sandbox)
     return tuple(tasks)
-
-
-def _image_faults(task: Task, backend: str) -> tuple[Fault, ...]:
-    """A task whose image no node can make would wait for ever: say so at once."""
-    image = task.public.image
-    if image == "host":
-        return ()
-    remedy = 'put the files that it needs into environment/files and set [rollcage] image = "host"'
-    problem = f"the {backend} backend has no way to make this image"
-    return (Fault(task.task_id, "task.toml", "image", image, problem, remedy),)

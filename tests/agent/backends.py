@@ -5,7 +5,7 @@ from __future__ import annotations
 from workers.archive import Archive, Entry, EntryKind, pack
 from workers.errors import SandboxError
 from workers.sandbox.fake import FakeBackend, FakeSandbox
-from workers.sandbox.protocol import Command, ExecResult, FinalState, SandboxSpec
+from workers.sandbox.protocol import Command, ExecResult, FinalState, SandboxSpec, Snapshot, StateDiff
 
 
 class WatchedSandbox:
@@ -25,6 +25,18 @@ class WatchedSandbox:
 
     async def write_file(self, path: str, data: bytes) -> None:
         await self._inner.write_file(path, data)
+
+    async def diff(self, max_bytes: int = 64 << 20) -> StateDiff:
+        return await self._inner.diff(max_bytes)
+
+    async def snapshot(self) -> Snapshot:
+        return await self._inner.snapshot()
+
+    async def restore(self, snapshot: Snapshot) -> None:
+        await self._inner.restore(snapshot)
+
+    async def verify(self) -> None:
+        await self._inner.verify()
 
     async def freeze(self, max_bytes: int = 64 << 20) -> FinalState:
         return await self._inner.freeze(max_bytes)
@@ -50,6 +62,20 @@ class WatchedBackend:
         sandbox = WatchedSandbox(await self._inner.create(spec), self.commands_fail_with)
         self.made.append(sandbox)
         return sandbox
+
+    async def fork(self, snapshot: Snapshot) -> WatchedSandbox:
+        sandbox = WatchedSandbox(await self._inner.fork(snapshot), self.commands_fail_with)
+        self.made.append(sandbox)
+        return sandbox
+
+    async def export(self, snapshot: Snapshot, max_bytes: int = 64 << 20) -> Archive:
+        return await self._inner.export(snapshot, max_bytes)
+
+    async def import_snapshot(self, archive: Archive, spec: SandboxSpec) -> Snapshot:
+        return await self._inner.import_snapshot(archive, spec)
+
+    async def discard(self, snapshot: Snapshot) -> None:
+        await self._inner.discard(snapshot)
 
     async def close(self) -> None:
         for sandbox in self.made:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
+from tests.sandbox.docker_engine import docker_engine, make_backend
 from workers.archive import Archive, Entry, EntryKind, pack
 from workers.sandbox.bubblewrap import BubblewrapBackend, BubblewrapOptions
 from workers.sandbox.fake import FakeBackend
 from workers.sandbox.protocol import Sandbox, SandboxBackend, SandboxSpec
+from workers.sandbox.warm import WarmOptions
+
+__all__ = ["docker_engine"]
+
+
+COLD = WarmOptions(high=0)
+"""Nothing is made ahead of need, so that tests can count processes."""
 
 
 @pytest.fixture
@@ -27,17 +35,25 @@ def workspace() -> Archive:
 
 @pytest.fixture
 async def real() -> AsyncIterator[BubblewrapBackend]:
-    backend = BubblewrapBackend(BubblewrapOptions(keepers=1))
+    backend = BubblewrapBackend(BubblewrapOptions(keepers=1, warm=COLD))
     await backend.start()
     yield backend
     await backend.close()
 
 
-@pytest.fixture(params=["fake", "bubblewrap"])
+BACKENDS: dict[str, Callable[[], SandboxBackend]] = {
+    "fake": FakeBackend,
+    "bubblewrap": lambda: BubblewrapBackend(BubblewrapOptions(keepers=1, warm=COLD)),
+    "docker": make_backend,
+}
+"""Every backend that keeps the contract, by name."""
+
+
+@pytest.fixture(params=BACKENDS)
 async def backend(request: pytest.FixtureRequest) -> AsyncIterator[SandboxBackend]:
-    chosen: SandboxBackend = (
-        FakeBackend() if request.param == "fake" else BubblewrapBackend(BubblewrapOptions(keepers=1))
-    )
+    if request.param == "docker":
+        request.getfixturevalue("docker_engine")
+    chosen = BACKENDS[request.param]()
     await chosen.start()
     yield chosen
     await chosen.close()

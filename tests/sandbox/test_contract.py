@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from workers.archive import EMPTY, Archive, Entry, EntryKind, pack, unpack
-from workers.errors import SandboxError
+from workers.errors import SandboxError, Unsupported
+from workers.sandbox.fake import FakeBackend
 from workers.sandbox.protocol import Command, ReadOnlyMount, SandboxBackend, SandboxSpec
 from workers.trajectory import ChangeKind
+
+
+@contextlib.contextmanager
+def where_supported() -> Iterator[None]:
+    """Skip what a backend says that it can't do."""
+    try:
+        yield
+    except Unsupported as error:
+        pytest.skip(str(error))
 
 
 async def test_a_command_sees_the_layers_in_order(backend: SandboxBackend, workspace: Archive) -> None:
@@ -243,3 +256,138 @@ async def test_many_commands_run_side_by_side(backend: SandboxBackend) -> None:
     )
     assert [int(result.stdout) for result in results] == [n for n in range(8) for _ in range(2)]
     await asyncio.gather(*(box.close() for box in sandboxes))
+
+
+async def test_a_limit_of_one_command_is_lower_than_the_sandboxes(backend: SandboxBackend) -> None:
+    sandbox = await backend.create(SandboxSpec())
+    with where_supported():
+        result = await sandbox.exec(Command(("sh", "-c", "ulimit -n"), open_files=20))
+    assert result.stdout == b"20\n"
+
+
+async def test_another_user_is_served_or_refused_with_an_alternative(backend: SandboxBackend) -> None:
+    sandbox = await backend.create(SandboxSpec())
+    assert (await sandbox.exec(Command(("true",), user="agent"))).exit_code == 0
+    with where_supported():
+        assert (await sandbox.exec(Command(("id", "-u"), user="root"))).stdout == b"0\n"
+
+
+async def test_a_diff_looks_without_ending_anything(backend: SandboxBackend, workspace: Archive) -> None:
+    sandbox = await backend.create(SandboxSpec(layers=(workspace,)))
+    with where_supported():
+        assert (await sandbox.diff()).changes == ()
+    await sandbox.exec(
+        Command.shell("echo more >> hello.txt; rm run.sh; echo n > new; chmod 700 folder/inner.txt")
+    )
+    diff = await sandbox.diff()
+    assert {(change.path, str(change.kind)) for change in diff.changes} == {
+        ("hello.txt", "changed"), ("run.sh", "deleted"), ("new", "added"), ("folder/inner.txt", "mode"),
+    }  # fmt: skip
+    assert (await sandbox.exec(Command.shell("cat new"))).stdout == b"n\n"
+    assert (await sandbox.freeze()).changes == diff.changes
+
+
+async def test_a_sandbox_goes_on_from_its_snapshot(backend: SandboxBackend, workspace: Archive) -> None:
+    sandbox = await backend.create(SandboxSpec(layers=(workspace,)))
+    await sandbox.exec(Command.shell("echo one > state; rm hello.txt"))
+    with where_supported():
+        first = await sandbox.snapshot()
+    assert (await sandbox.exec(Command.shell("cat state; ls; echo two > state; echo x > extra"))).stdout == (
+        b"one\nfolder\nlink\nrun.sh\nstate\n"
+    )
+    await sandbox.restore(first)
+    assert (
+        await sandbox.exec(Command.shell("cat state; ls"))
+    ).stdout == b"one\nfolder\nlink\nrun.sh\nstate\n"
+    await sandbox.exec(Command.shell("echo three > state"))
+    changes = {(change.path, str(change.kind)) for change in (await sandbox.freeze()).changes}
+    assert changes == {("state", "added"), ("hello.txt", "deleted")}
+
+
+async def test_forks_share_nothing_but_their_start(backend: SandboxBackend, workspace: Archive) -> None:
+    sandbox = await backend.create(SandboxSpec(layers=(workspace,)))
+    await sandbox.exec(Command.shell("echo base > state; rm -r folder; mkdir folder; echo n > folder/new"))
+    with where_supported():
+        snapshot = await sandbox.snapshot()
+    await sandbox.exec(Command.shell("echo later > state"))
+    forks = [await backend.fork(snapshot) for _ in range(3)]
+    assert len({fork.reset_digest for fork in forks}) == 1
+    assert forks[0].reset_digest != sandbox.reset_digest or snapshot.spec.layers == ()
+    for n, fork in enumerate(forks):
+        await fork.exec(Command.shell(f"echo {n} >> state"))
+    for n, fork in enumerate(forks):
+        assert (await fork.exec(Command.shell("cat state; ls folder"))).stdout == f"base\n{n}\nnew\n".encode()
+    await sandbox.close()
+    await backend.discard(snapshot)
+    await backend.discard(snapshot)
+    assert (await forks[1].exec(Command.shell("cat state"))).stdout == b"base\n1\n"
+    with pytest.raises(SandboxError, match="bad_snapshot"):
+        await backend.fork(snapshot)
+
+
+async def test_a_chain_of_snapshots_adds_up(backend: SandboxBackend, workspace: Archive) -> None:
+    sandbox = await backend.create(SandboxSpec(layers=(workspace,)))
+    for n in range(8):
+        await sandbox.exec(
+            Command.shell(
+                f"echo {n} > s{n}; echo {n} >> log; rm -rf s{n - 2} folder; mkdir folder; > folder/{n}"
+            )
+        )
+        with where_supported():
+            snapshot = await sandbox.snapshot()
+    fork = await backend.fork(snapshot)
+    assert (await fork.exec(Command.shell("echo $(ls . folder) $(cat log)"))).stdout == (
+        b".: folder hello.txt link log run.sh s6 s7 folder: 7 0 1 2 3 4 5 6 7\n"
+    )
+    state, exported = await fork.freeze(), await backend.export(snapshot)
+    assert state.archive == exported
+    whole = await backend.create(SandboxSpec(layers=(workspace, exported)))
+    assert (await whole.exec(Command.shell("echo $(ls . folder) $(cat log)"))).stdout == (
+        b".: folder hello.txt link log run.sh s6 s7 folder: 7 0 1 2 3 4 5 6 7\n"
+    )
+
+
+async def test_a_snapshot_travels_to_another_backend(backend: SandboxBackend, workspace: Archive) -> None:
+    spec = SandboxSpec(layers=(workspace,))
+    sandbox = await backend.create(spec)
+    await sandbox.exec(Command.shell("echo kept > state; rm hello.txt; ln -s / out"))
+    with where_supported():
+        exported = await backend.export(await sandbox.snapshot())
+    other = FakeBackend()
+    await other.start()
+    for place in (backend, other):
+        snapshot = await place.import_snapshot(exported, spec)
+        fork = await place.fork(snapshot)
+        assert (
+            await fork.exec(Command.shell("cat state; test -e hello.txt; echo $?; readlink out"))
+        ).stdout == (b"kept\n1\n/\n")
+        assert (await fork.freeze()).archive == exported
+        assert await place.export(snapshot) == exported
+    await other.close()
+
+
+async def test_an_export_past_a_cap_is_an_error(backend: SandboxBackend) -> None:
+    sandbox = await backend.create(SandboxSpec())
+    await sandbox.exec(Command.shell("head -c 2000000 /dev/zero > big"))
+    with where_supported():
+        snapshot = await sandbox.snapshot()
+    with pytest.raises(SandboxError, match="snapshot_too_large"):
+        await backend.export(snapshot, max_bytes=1_000_000)
+    assert (await backend.export(snapshot)).size_bytes > 2_000_000
+
+
+async def test_a_snapshot_of_another_spec_is_refused(backend: SandboxBackend, workspace: Archive) -> None:
+    sandbox = await backend.create(SandboxSpec(layers=(workspace,)))
+    with where_supported():
+        snapshot = await sandbox.snapshot()
+    other = await backend.create(SandboxSpec())
+    for wrong in (snapshot, replace(snapshot, name="no-such")):
+        with pytest.raises(SandboxError, match="bad_snapshot"):
+            await other.restore(wrong)
+
+
+async def test_a_clean_sandbox_verifies(backend: SandboxBackend, workspace: Archive) -> None:
+    sandbox = await backend.create(SandboxSpec(layers=(workspace,)))
+    await sandbox.exec(Command.shell("echo dirt > hello.txt"))
+    with where_supported():
+        await sandbox.verify()

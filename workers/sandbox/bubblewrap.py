@@ -13,7 +13,7 @@ import itertools
 import logging
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from workers.archive import Archive
@@ -21,14 +21,16 @@ from workers.errors import SandboxError, Unsupported
 from workers.sandbox.client import KeeperClient
 from workers.sandbox.doctor import why_not
 from workers.sandbox.image import HostImage, host_image
-from workers.sandbox.messages import Close, Create, Exec, Freeze, Mount, Operation, Read, Setup, Write
-from workers.sandbox.protocol import Command, ExecResult, FinalState, SandboxSpec
+from workers.sandbox.messages import Close, Create, Exec, Freeze, Mount, Operation, Probe, Read, Setup, Write
+from workers.sandbox.protocol import Bound, Command, ExecResult, FinalState, SandboxSpec, Snapshot, StateDiff
 from workers.sandbox.results import change_of, check_paths, exec_result, file_error, refused
 from workers.sandbox.slot import HOME
+from workers.sandbox.warm import WarmOptions, WarmPool, WarmStats
 
 logger = logging.getLogger(__name__)
 _GRACE_S = 15.0
 _FILE_TIMEOUT_S = 20.0
+_PROBE_TIMEOUT_S = 5.0
 _FREEZE_TIMEOUT_S = 120.0
 _CLOSE_TIMEOUT_S = 30.0
 _IMPORT_ROUNDS = 4
@@ -45,6 +47,7 @@ class BubblewrapOptions:
     output_kill_mb: a command that prints more than this is killed.
     create_timeout_s: how long a sandbox may take to come up.
     masked: more folders under /usr that no sandbox may see.
+    warm: how many sandboxes are made ahead of need.
     """
 
     keepers: int = 0
@@ -53,6 +56,7 @@ class BubblewrapOptions:
     output_kill_mb: int = 64
     create_timeout_s: float = 20.0
     masked: tuple[str, ...] = ()
+    warm: WarmOptions = field(default_factory=WarmOptions)
 
 
 class BubblewrapBackend:
@@ -65,6 +69,7 @@ class BubblewrapBackend:
         self._image: HostImage | None = None
         self._mending = asyncio.Lock()
         self._restarts_left = _MAX_RESTARTS
+        self._warm: WarmPool[BubblewrapSandbox] | None = None
 
     async def start(self) -> None:
         """Start the keepers. Raises SandboxError with the remedy where this machine can't."""
@@ -72,6 +77,7 @@ class BubblewrapBackend:
             return
         image = await asyncio.to_thread(host_image, self._options.masked)
         self._image = image
+        self._warm = WarmPool(self._make, self._options.warm)
         try:
             for _ in range(self._options.keepers or len(os.sched_getaffinity(0))):
                 self._keepers.append(await self._start_keeper(image))
@@ -83,8 +89,24 @@ class BubblewrapBackend:
             raise
 
     async def create(self, spec: SandboxSpec) -> BubblewrapSandbox:
-        """A fresh sandbox, its reset proved."""
+        """A fresh sandbox, its reset proved: one that is ready, else one made now."""
         _check(spec)
+        if self._warm is None:
+            raise SandboxError("create_failed", "the backend was not started, or was closed")
+        return await self._warm.take(spec)
+
+    async def prewarm(self, spec: SandboxSpec) -> None:
+        """Make some sandboxes ready for a spec that will be asked for."""
+        _check(spec)
+        if self._warm is not None:
+            await self._warm.prewarm(spec)
+
+    @property
+    def warm_stats(self) -> WarmStats:
+        """How sandboxes were acquired since the start."""
+        return self._warm.stats if self._warm is not None else WarmStats()
+
+    async def _make(self, spec: SandboxSpec) -> BubblewrapSandbox:
         keeper = min(await self._living(), key=lambda k: k.slot_count)
         keeper.slot_count += 1
         number = next(self._numbers)
@@ -97,8 +119,23 @@ class BubblewrapBackend:
         assert self._image is not None
         return BubblewrapSandbox(keeper, number, spec, digest, self._image.agent_path, self._options)
 
+    async def fork(self, snapshot: Snapshot) -> BubblewrapSandbox:
+        raise _no_snapshots()
+
+    async def export(self, snapshot: Snapshot, max_bytes: int = 64 << 20) -> Archive:
+        raise _no_snapshots()
+
+    async def import_snapshot(self, archive: Archive, spec: SandboxSpec) -> Snapshot:
+        raise _no_snapshots()
+
+    async def discard(self, snapshot: Snapshot) -> None:
+        """There is none. Safe twice."""
+
     async def close(self) -> None:
         """End every keeper and with it every sandbox. Safe twice."""
+        warm, self._warm = self._warm, None
+        if warm is not None:
+            await warm.close()
         keepers, self._keepers = self._keepers, []
         await asyncio.gather(*(keeper.close() for keeper in keepers))
 
@@ -177,8 +214,18 @@ class BubblewrapSandbox:
     def reset_digest(self) -> str:
         return self._reset_digest
 
+    async def is_alive(self) -> bool:
+        """Whether commands can still enter it."""
+        try:
+            await self._keeper.call(Operation.PROBE, Probe(self._number), _PROBE_TIMEOUT_S)
+        except SandboxError:
+            return False
+        return True
+
     async def exec(self, command: Command) -> ExecResult:
         """Run one command to its end or to a limit."""
+        if command.user not in ("", "agent"):
+            raise Unsupported(f"user {command.user!r} in a bubblewrap sandbox", "sandbox=docker")
         request = Exec(
             slot=self._number,
             argument_count=len(command.argv),
@@ -186,12 +233,15 @@ class BubblewrapSandbox:
             timeout_s=command.timeout_s,
             output_limit_bytes=command.output_limit_bytes,
             output_kill_bytes=self._options.output_kill_mb << 20,
+            open_files=command.open_files,
+            cpu_s=command.cpu_s,
         )
         words = [os.fsencode(word) for word in (*command.argv, *self._environment(command))]
         if any(b"\0" in word for word in words) or not command.argv:
             return refused(126, "an argument is empty or holds a NUL byte")
-        blobs = (command.stdin, b"\0".join(words))
-        answer = await self._keeper.call(Operation.EXEC, request, command.timeout_s + _GRACE_S, blobs)
+        answer = await self._keeper.call(
+            Operation.EXEC, request, command.timeout_s + _GRACE_S, (b"\0".join(words),), command.stdin
+        )
         stdout, stderr = answer.blobs
         return exec_result(
             int(str(answer.head["code"])),
@@ -200,11 +250,12 @@ class BubblewrapSandbox:
             stderr,
             int(str(answer.head["dropped"])),
             float(str(answer.head["duration_s"])),
+            _bounds(answer.head["bounds"]),
         )
 
     async def read_file(self, path: str, max_bytes: int = 1 << 20) -> bytes:
         """Read a regular file as the agent would."""
-        request = Read(self._number, self._absolute(path), max_bytes, _FILE_TIMEOUT_S)
+        request = Read(self._number, self._absolute(path), max_bytes)
         try:
             answer = await self._keeper.call(Operation.READ, request, _FILE_TIMEOUT_S + _GRACE_S)
         except OSError as error:
@@ -213,8 +264,20 @@ class BubblewrapSandbox:
 
     async def write_file(self, path: str, data: bytes) -> None:
         """Write a file as the agent would, making folders on the way."""
-        request = Write(self._number, self._absolute(path), _FILE_TIMEOUT_S)
+        request = Write(self._number, self._absolute(path))
         await self._keeper.call(Operation.WRITE, request, _FILE_TIMEOUT_S + _GRACE_S, (data,))
+
+    async def diff(self, max_bytes: int = 64 << 20) -> StateDiff:
+        raise Unsupported("the diff of a living bubblewrap sandbox", "freeze")
+
+    async def snapshot(self) -> Snapshot:
+        raise _no_snapshots()
+
+    async def restore(self, snapshot: Snapshot) -> None:
+        raise _no_snapshots()
+
+    async def verify(self) -> None:
+        raise Unsupported("proof on demand of a bubblewrap sandbox", "the proof at its reset")
 
     async def freeze(self, max_bytes: int = 64 << 20) -> FinalState:
         """Kill every process in the sandbox, then read what changed in the workspace."""
@@ -253,6 +316,15 @@ class BubblewrapSandbox:
             "LANG": "C.UTF-8", "TERM": "dumb", **dict(command.env),
         }  # fmt: skip
         return [f"{name}={value}" for name, value in variables.items()]
+
+
+def _bounds(listed: object) -> tuple[Bound, ...]:
+    assert isinstance(listed, list)
+    return tuple(Bound(str(name)) for name in listed)
+
+
+def _no_snapshots() -> Unsupported:
+    return Unsupported("snapshots of bubblewrap sandboxes", "freeze, and a layer of its archive")
 
 
 def _create_request(number: int, spec: SandboxSpec) -> Create:

@@ -22,6 +22,8 @@ from workers.sandbox.messages import Close, Import, Operation, Request, Setup, e
 logger = logging.getLogger(__name__)
 _CLOSE_TIMEOUT_S = 20.0
 _RETRY_S = 0.005
+_SETTLE_S = 0.1
+_BY_ATTENDANTS = (Operation.EXEC, Operation.READ, Operation.WRITE)
 
 
 class KeeperClient:
@@ -47,23 +49,37 @@ class KeeperClient:
         return not poll.poll(0)
 
     async def call(
-        self, operation: Operation, request: Request, timeout_s: float, blobs: Sequence[bytes] = ()
+        self,
+        operation: Operation,
+        request: Request,
+        timeout_s: float,
+        blobs: Sequence[bytes] = (),
+        stdin: bytes = b"",
     ) -> wire.Message:
         """Ask and wait for the answer. Raises SandboxError; an answer that reports an OSError raises that."""
         ours, theirs = wire.pair()
         ours.setblocking(False)
+        given = [theirs.fileno()]  # closed with `theirs` once they are sent
+        spill = -1
+        if operation in _BY_ATTENDANTS:
+            spill = os.memfd_create("answer", os.MFD_CLOEXEC)
+            given += [spill, *([wire.memory_file(stdin)] if stdin else [])]
         try:
             async with asyncio.timeout(timeout_s):
                 with theirs:
-                    await self._send(encode(operation, request), blobs, theirs)
-                message = await _answer(ours)
+                    await self._send(encode(operation, request), blobs, given)
+                message = await _answer(ours, spill)
         except TimeoutError as error:
             raise SandboxError("keeper_stalled", f"no answer to {operation} within {timeout_s} s") from error
         except (wire.Closed, OSError) as error:
+            await asyncio.sleep(_SETTLE_S)  # of a dying keeper, the attendants may go first
             cause = "supervisor_died" if self.is_alive else "keeper_died"
             raise SandboxError(cause, self._process.complaints() or f"{operation}: {error}") from error
         finally:
             ours.close()
+            theirs.close()
+            for fd in given[1:]:
+                os.close(fd)
         return _checked(message)
 
     def post_close(self, slot: int) -> None:
@@ -92,18 +108,18 @@ class KeeperClient:
             self._is_closed = True
             await asyncio.to_thread(self._process.close, _CLOSE_TIMEOUT_S)
 
-    async def _send(self, head: dict[str, wire.Json], blobs: Sequence[bytes], reply: socket.socket) -> None:
+    async def _send(self, head: dict[str, wire.Json], blobs: Sequence[bytes], fds: Sequence[int]) -> None:
         if self._is_closed:
             raise wire.Closed
         while True:
             try:
-                wire.send(self._process.control, head, blobs, (reply.fileno(),))
+                wire.send(self._process.control, head, blobs, fds)
                 return
             except BlockingIOError:
                 await asyncio.sleep(_RETRY_S)
 
 
-async def _answer(sock: socket.socket) -> wire.Message:
+async def _answer(sock: socket.socket, spill: int) -> wire.Message:
     """Wait until there is an answer, and take it."""
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
@@ -112,7 +128,7 @@ async def _answer(sock: socket.socket) -> wire.Message:
         await ready
     finally:
         loop.remove_reader(sock)
-    return wire.receive(sock)
+    return wire.receive(sock, spill)
 
 
 def _settle(ready: asyncio.Future[None]) -> None:

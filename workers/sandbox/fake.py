@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import os
 import select
 import shutil
@@ -16,24 +17,25 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
-from workers.archive import Archive, Entry, EntryKind, pack, unpack
-from workers.errors import SandboxError
+from workers.archive import EMPTY, Archive, pack, unpack
+from workers.errors import SandboxError, Unsupported
 from workers.sandbox import files
 from workers.sandbox.changes import changes
 from workers.sandbox.layers import unpack_into
-from workers.sandbox.protocol import Command, ExecResult, FinalState, SandboxSpec
+from workers.sandbox.protocol import Command, ExecResult, FinalState, SandboxSpec, Snapshot, StateDiff
 from workers.sandbox.results import OUTPUT, TIMEOUT, change_of, check_paths, exec_result, file_error, refused
 from workers.sandbox.supervisor import Capture
 from workers.sandbox.tree import TooLarge, Tree, walk
+from workers.sandbox.union import difference, merge
 from workers.sandbox.wire import memory_file
 
 _OUTPUT_KILL_BYTES = 64 << 20
 _CHUNK_BYTES = 1 << 16
 _POLL_MS = 20
 _REAP_TIMEOUT_S = 10.0
+_SNAPSHOT_LIMIT_BYTES = 1 << 30
 
 
 class FakeBackend:
@@ -41,19 +43,58 @@ class FakeBackend:
 
     def __init__(self) -> None:
         self._sandboxes: list[FakeSandbox] = []
+        self._snapshots: dict[str, Archive] = {}
+        self._numbers = itertools.count(1)
 
     async def start(self) -> None:
         """Nothing to make ready."""
 
     async def create(self, spec: SandboxSpec) -> FakeSandbox:
         """A temporary folder with the spec's layers and mounts laid out."""
+        return await self._make(spec, EMPTY)
+
+    async def fork(self, snapshot: Snapshot) -> FakeSandbox:
+        """A temporary folder with the spec's layers and the snapshot laid out."""
+        return await self._make(snapshot.spec, self.held(snapshot))
+
+    async def export(self, snapshot: Snapshot, max_bytes: int = 64 << 20) -> Archive:
+        """The snapshot's archive, which is how it is kept."""
+        archive = self.held(snapshot)
+        if archive.size_bytes > max_bytes:
+            raise SandboxError("snapshot_too_large", f"more than {max_bytes} bytes")
+        return archive
+
+    async def import_snapshot(self, archive: Archive, spec: SandboxSpec) -> Snapshot:
+        """Keep an archive."""
         check_paths(spec)
-        sandbox = await asyncio.to_thread(FakeSandbox, spec)
+        for _ in unpack(archive):
+            pass  # raises where it is none
+        return self.hold(archive, spec)
+
+    async def discard(self, snapshot: Snapshot) -> None:
+        """Drop the archive. Safe twice."""
+        self._snapshots.pop(snapshot.name, None)
+
+    def hold(self, archive: Archive, spec: SandboxSpec) -> Snapshot:
+        snapshot = Snapshot(f"fake-{id(self)}-{next(self._numbers)}", spec)
+        self._snapshots[snapshot.name] = archive
+        return snapshot
+
+    def held(self, snapshot: Snapshot) -> Archive:
+        """A snapshot's archive. Raises SandboxError `bad_snapshot`."""
+        if snapshot.name not in self._snapshots:
+            raise SandboxError("bad_snapshot", f"{snapshot.name} is not kept here")
+        return self._snapshots[snapshot.name]
+
+    async def _make(self, spec: SandboxSpec, above: Archive) -> FakeSandbox:
+        check_paths(spec)
+        sandbox = await asyncio.to_thread(FakeSandbox, self, spec, above)
         self._sandboxes.append(sandbox)
         return sandbox
 
     async def close(self) -> None:
         """Close every sandbox that it made. Safe twice."""
+        self._snapshots.clear()
         sandboxes, self._sandboxes = self._sandboxes, []
         for sandbox in sandboxes:
             await sandbox.close()
@@ -62,25 +103,15 @@ class FakeBackend:
 class FakeSandbox:
     """One temporary folder."""
 
-    def __init__(self, spec: SandboxSpec) -> None:
+    def __init__(self, backend: FakeBackend, spec: SandboxSpec, above: Archive) -> None:
+        self._backend = backend
         self._spec = spec
         self._folder = Path(tempfile.mkdtemp(prefix="rollcage-fake-"))
         self._root, self._base = self._folder / "root", self._folder / "base"
         self._sessions: set[int] = set()
         self._is_closed = self._is_frozen = False
-        merged = _merge(spec.layers)
-        self._workspace.parent.mkdir(parents=True)
-        for place in (self._base, self._workspace):
-            unpack_into(str(place), merged)
-        for item in spec.read_only:
-            place = self._place(item.path)
-            if place.is_dir():
-                shutil.rmtree(place)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            unpack_into(str(place), unpack(item.files))
-        facts = [spec.image, spec.workspace_path, *(layer.digest for layer in spec.layers)]
-        facts += [f"{item.path} {item.files.digest}" for item in spec.read_only]
-        self.reset_digest = hashlib.sha256("\n".join(facts).encode("utf-8", "surrogateescape")).hexdigest()
+        unpack_into(_made(self._base), merge(spec.layers))
+        self.reset_digest = self._lay(above)
 
     async def exec(self, command: Command) -> ExecResult:
         """Run one command to its end or to a limit, on this machine itself."""
@@ -99,6 +130,33 @@ class FakeSandbox:
         """Write a file, making folders on the way."""
         self._check_usable()
         await asyncio.to_thread(files.write, str(self._place(path)), data)
+
+    async def diff(self, max_bytes: int = 64 << 20) -> StateDiff:
+        """Compare the workspace with what it began as."""
+        self._check_usable()
+        state = await asyncio.to_thread(self._difference, max_bytes)
+        return StateDiff(state.changes, state.too_large)
+
+    async def snapshot(self) -> Snapshot:
+        """End the commands' sessions, then keep the difference."""
+        self._check_usable()
+        self._kill_sessions()
+        state = await asyncio.to_thread(self._difference, _SNAPSHOT_LIMIT_BYTES)
+        if state.archive is None:
+            raise SandboxError("snapshot_too_large", state.too_large)
+        return self._backend.hold(state.archive, self._spec)
+
+    async def restore(self, snapshot: Snapshot) -> None:
+        """Lay the folder out anew."""
+        self._check_usable()
+        if snapshot.spec != self._spec:
+            raise SandboxError("bad_snapshot", f"{snapshot.name} is of another spec")
+        above = self._backend.held(snapshot)
+        self._kill_sessions()
+        self.reset_digest = await asyncio.to_thread(self._lay, above)
+
+    async def verify(self) -> None:
+        raise Unsupported("proof of what a sandbox without walls stands on", "sandbox=bubblewrap")
 
     async def freeze(self, max_bytes: int = 64 << 20) -> FinalState:
         """End the commands' sessions, then compare the workspace with what it began as."""
@@ -122,6 +180,21 @@ class FakeSandbox:
         absolute = PurePosixPath(self._spec.workspace_path) / path
         return self._root / str(absolute).lstrip("/")
 
+    def _lay(self, above: Archive) -> str:
+        """Lay the layers, `above` and the mounts; the reset digest."""
+        spec = self._spec
+        shutil.rmtree(self._root, ignore_errors=True)
+        unpack_into(_made(self._workspace), merge((*spec.layers, above)))
+        for item in spec.read_only:
+            place = self._place(item.path)
+            if place.is_dir():
+                shutil.rmtree(place)
+            unpack_into(_made(place), unpack(item.files))
+        facts = [spec.image, spec.workspace_path, *(layer.digest for layer in spec.layers)]
+        facts += [f"{item.path} {item.files.digest}" for item in spec.read_only]
+        facts += [] if above == EMPTY else [f"snapshot {above.digest}"]
+        return hashlib.sha256("\n".join(facts).encode("utf-8", "surrogateescape")).hexdigest()
+
     def _check_usable(self) -> None:
         if self._is_closed or self._is_frozen:
             raise SandboxError("closed", "the sandbox was frozen or closed")
@@ -134,6 +207,10 @@ class FakeSandbox:
                 pass
 
     def _run(self, command: Command) -> ExecResult:
+        if command.user not in ("", "agent"):
+            raise Unsupported(f"user {command.user!r} in a fake sandbox", "sandbox=docker")
+        if command.open_files is not None or command.cpu_s is not None:
+            raise Unsupported("limits of one command in a fake sandbox", "sandbox=bubblewrap")
         started = time.monotonic()
         cwd = self._place(command.cwd or self._spec.workspace_path)
         stdin = memory_file(command.stdin) if command.stdin else os.open("/dev/null", os.O_RDONLY)
@@ -172,9 +249,19 @@ class FakeSandbox:
             for item in self._spec.read_only
             if item.path.startswith(f"{self._spec.workspace_path}/")
         )
-        tree = Tree(_upper(now.entries, before.entries, mounted), now.skipped, now.size_bytes)
+        entries, old = (
+            [entry for entry in found.entries if not _is_within(entry.path, mounted)]
+            for found in (now, before)
+        )
+        tree = Tree(difference(entries, old), now.skipped, now.size_bytes)
         listed = changes(tree, [str(self._base)])
         return FinalState(pack(tree.entries), "", tuple(change_of(change.to_json()) for change in listed))
+
+
+def _made(place: Path) -> str:
+    """`place`, with the folders on the way to it."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    return str(place)
 
 
 def _watch(process: subprocess.Popen[bytes], command: Command, started: float) -> tuple[list[Capture], str]:
@@ -211,24 +298,6 @@ def _passed_limit(captures: dict[int, Capture], command: Command, started: float
     return TIMEOUT if time.monotonic() - started > command.timeout_s else ""
 
 
-def _merge(layers: Iterable[Archive]) -> list[Entry]:
-    """The layers as one tree, the first lowest, by overlay's rules."""
-    merged: dict[str, Entry] = {}
-    for layer in layers:
-        for entry in unpack(layer):
-            below = merged.get(entry.path)
-            if (
-                entry.kind is not EntryKind.FOLDER
-                or entry.is_opaque
-                or (below and below.kind is not EntryKind.FOLDER)
-            ):
-                for path in [p for p in merged if p == entry.path or p.startswith(f"{entry.path}/")]:
-                    del merged[path]
-            if entry.kind is not EntryKind.WHITEOUT:
-                merged[entry.path] = Entry(entry.path, entry.kind, entry.mode, entry.data, entry.target)
-    return sorted(merged.values(), key=lambda entry: entry.path)
-
-
 def _walk(folder: Path, max_bytes: int) -> Tree:
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -237,27 +306,5 @@ def _walk(folder: Path, max_bytes: int) -> Tree:
         os.close(fd)
 
 
-def _upper(now: list[Entry], before: list[Entry], mounted: tuple[str, ...]) -> list[Entry]:
-    """What an overlay's upper folder would hold: what is new or different, and whiteouts for what is gone."""
-    old = {entry.path: entry for entry in before if not _is_within(entry.path, mounted)}
-    new = [entry for entry in now if not _is_within(entry.path, mounted)]
-    here = {entry.path for entry in new}
-    gone = {path for path in old if path not in here}
-    upper = [entry for entry in new if entry != old.get(entry.path)]
-    upper += [
-        Entry(path, EntryKind.WHITEOUT, 0)
-        for path in gone
-        if path.rpartition("/")[0] not in gone and not _under_non_folder(path, new)
-    ]
-    return upper
-
-
 def _is_within(path: str, folders: tuple[str, ...]) -> bool:
     return any(path == folder or path.startswith(f"{folder}/") for folder in folders)
-
-
-def _under_non_folder(path: str, now: list[Entry]) -> bool:
-    """Whether a file or link now stands where a folder on the way to `path` was."""
-    solid = {entry.path for entry in now if entry.kind is not EntryKind.FOLDER}
-    parts = path.split("/")
-    return any("/".join(parts[:depth]) in solid for depth in range(1, len(parts)))

@@ -2,8 +2,8 @@
 
 Started by an outer bubblewrap as the first process of its pid namespace, with no site-packages, no home, no
 inherited descriptor but the control socket, and nothing of the host writable. Invariants: one thread, so that
-forking is safe; every command runs in a forked supervisor and answers on the socket that came with its request;
-when the control socket ends, the keeper exits and the kernel ends everything with it.
+forking is safe; commands and files are the attendants' business, which answer on the socket that came with the
+request; when the control socket ends, the keeper exits and the kernel ends everything with it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from collections.abc import Callable
 
 from workers.sandbox import messages, seccomp, syscalls, wire
 from workers.sandbox.answers import Failure, failure, send_failure
+from workers.sandbox.attendants import Attendants
 from workers.sandbox.frozen import freeze_state
-from workers.sandbox.inside import Entry
-from workers.sandbox.messages import Close, Create, Exec, Freeze, Import, Operation, Read, Setup, Write
+from workers.sandbox.messages import Close, Create, Exec, Freeze, Import, Operation, Probe, Read, Setup, Write
 from workers.sandbox.slots import Slots, reap
-from workers.sandbox.work import run_command, run_file_read, run_file_write
 
 _TICK_MS = 500
 
@@ -34,7 +33,7 @@ class Keeper:
     def __init__(self, control: socket.socket) -> None:
         self._control = control
         self._slots: Slots | None = None
-        self._filter = seccomp.program()
+        self._attendants = Attendants(seccomp.program(), _close_all_but)
 
     def serve(self) -> None:
         """Until the owner is gone."""
@@ -42,19 +41,25 @@ class Keeper:
             ready = self._wait()
             for fd in ready:  # before a request opens descriptors that bear the numbers of closed ones
                 if fd != self._control.fileno():
+                    self._attendants.advance(fd)
                     self._ready().advance(fd)
             if self._control.fileno() in ready:
                 self._handle(wire.receive(self._control))
             if self._slots is not None:
                 self._slots.expire()
             reap()
+            if not ready and self._slots is not None and self._attendants.wants_more:
+                self._attendants.refill()
 
     def _wait(self) -> list[int]:
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         for fd in self._slots.waits_on() if self._slots is not None else ():
             poll.register(fd, select.POLLIN)
-        return [fd for fd, _ in poll.poll(_TICK_MS)]
+        for fd in self._attendants.waits_on():
+            poll.register(fd, select.POLLIN)
+        is_needed = self._slots is not None and self._attendants.wants_more
+        return [fd for fd, _ in poll.poll(0 if is_needed else _TICK_MS)]
 
     def _ready(self) -> Slots:
         if self._slots is None:
@@ -73,6 +78,8 @@ class Keeper:
             send_failure(reply, Failure("create_failed", f"{type(error).__name__}: {error}"))
         finally:
             reply.close()
+            for fd in message.fds[1:]:
+                os.close(fd)
 
     def _dispatch(self, message: wire.Message, reply: socket.socket) -> None:
         operation = Operation(str(message.head["op"]))
@@ -85,31 +92,29 @@ class Keeper:
                 wire.send(reply, {"ok": True})
             case Operation.CREATE:
                 self._ready().create(messages.decode(Create, message.head), reply)
+            case Operation.PROBE:
+                self._ready().living(messages.decode(Probe, message.head).slot)
+                wire.send(reply, {"ok": True})
             case Operation.EXEC:
-                command = messages.decode(Exec, message.head)
-                entry = self._entry(command.slot)
-                self._fork(reply, entry.pidfd, lambda: run_command(entry, command, message.blobs, reply))
+                self._pass_on(messages.decode(Exec, message.head).slot, message)
             case Operation.READ:
-                reading = messages.decode(Read, message.head)
-                entry = self._entry(reading.slot)
-                self._fork(reply, entry.pidfd, lambda: run_file_read(entry, reading, reply))
+                self._pass_on(messages.decode(Read, message.head).slot, message)
             case Operation.WRITE:
-                writing = messages.decode(Write, message.head)
-                entry = self._entry(writing.slot)
-                self._fork(
-                    reply, entry.pidfd, lambda: run_file_write(entry, writing, message.blobs[0], reply)
-                )
+                self._pass_on(messages.decode(Write, message.head).slot, message)
             case Operation.FREEZE:
                 self._freeze(messages.decode(Freeze, message.head), reply)
             case Operation.CLOSE:
-                self._ready().close(messages.decode(Close, message.head).slot)
+                slot = messages.decode(Close, message.head).slot
+                self._attendants.release(slot)
+                self._ready().close(slot)
                 wire.send(reply, {"ok": True})
 
-    def _entry(self, number: int) -> Entry:
+    def _pass_on(self, number: int, message: wire.Message) -> None:
         slot = self._ready().living(number)
-        return Entry(slot.pidfd, slot.request.limits, self._filter)
+        self._attendants.send(number, slot.pidfd, slot.request.limits, message)
 
     def _freeze(self, request: Freeze, reply: socket.socket) -> None:
+        self._attendants.release(request.slot)
         slot = self._ready().freeze(request.slot)
         lowers, handle = self._ready().lower_folders(slot), slot.storage.handle
         self._fork(reply, handle, lambda: freeze_state(request, handle, lowers, reply))

@@ -22,19 +22,16 @@ from workers.errors import SandboxError
 from workers.sandbox import syscalls, wire
 from workers.sandbox.image import HostImage
 
+_MODULES = (
+    "__init__", "answers", "attendant", "attendants", "changes", "files", "frozen", "inside", "keeper", "layers",
+    "memory", "messages", "reset", "seccomp", "slot", "slots", "supervisor", "syscalls", "tree", "wire",
+)  # fmt: skip
 KEEPER_CODE = (
     "workers/__init__.py",
     "workers/archive.py",
     "workers/task.py",
-    *(
-        f"workers/sandbox/{name}.py"
-        for name in (
-            "__init__", "answers", "changes", "files", "frozen", "inside", "keeper", "layers", "memory", "messages",
-            "reset", "seccomp", "slot",
-            "slots", "supervisor", "syscalls", "tree", "wire", "work",
-        )
-    ),
-)  # fmt: skip
+    *(f"workers/sandbox/{name}.py" for name in _MODULES),
+)
 _MAIN = "from workers.sandbox.keeper import main\n\nmain()\n"
 _SPAWN_TIMEOUT_S = 20.0
 _CODE, _PROGRAMS = "/rollcage/keeper.zip", "/rollcage"

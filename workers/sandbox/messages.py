@@ -15,6 +15,8 @@ class Operation(StrEnum):
     SETUP = "setup"
     IMPORT = "import"
     CREATE = "create"
+    ATTEND = "attend"
+    PROBE = "probe"
     EXEC = "exec"
     READ = "read"
     WRITE = "write"
@@ -60,8 +62,22 @@ class Create:
 
 
 @dataclass(frozen=True, slots=True)
+class Attend:
+    """From the keeper to an attendant, with the pidfd of its slot's first process."""
+
+    limits: Limits
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Whether commands can enter a slot."""
+
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
 class Exec:
-    """Blobs: stdin, and the arguments and variables joined by NUL."""
+    """Blobs: the arguments and variables joined by NUL. Descriptors: reply, spill, and stdin if there is one."""
 
     slot: int
     argument_count: int
@@ -69,23 +85,25 @@ class Exec:
     timeout_s: float
     output_limit_bytes: int
     output_kill_bytes: int
+    open_files: int | None
+    cpu_s: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
+    """Descriptors: reply and spill."""
+
     slot: int
     path: str
     max_bytes: int
-    timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Blobs: the body."""
+    """Blobs: the body. Descriptors: reply and spill."""
 
     slot: int
     path: str
-    timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +118,8 @@ class Close:
     slot: int
 
 
-Request = Setup | Import | Create | Exec | Read | Write | Freeze | Close
-T = TypeVar("T", Setup, Import, Create, Exec, Read, Write, Freeze, Close)
+Request = Setup | Import | Create | Attend | Probe | Exec | Read | Write | Freeze | Close
+T = TypeVar("T", Setup, Import, Create, Attend, Probe, Exec, Read, Write, Freeze, Close)
 
 
 def encode(operation: Operation, request: Request) -> dict[str, Json]:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from workers.errors import SandboxError
-from workers.sandbox.protocol import ExecResult, SandboxSpec
+from workers.sandbox.protocol import Bound, ExecResult, SandboxSpec
 from workers.trajectory import Change, ChangeKind
 
-TIMEOUT, MEMORY, OUTPUT = "timeout", "memory", "output"
+TIMEOUT, MEMORY, OUTPUT, CPU = "timeout", "memory", "output", "cpu"
 _RESERVED = (
     "/usr",
     "/etc",
@@ -28,7 +28,13 @@ _NOT_A_FILE = (errno.EINVAL, errno.EFBIG, errno.ENXIO)
 
 
 def exec_result(
-    code: int, limit: str, stdout: bytes, stderr: bytes, dropped_bytes: int, duration_s: float
+    code: int,
+    limit: str,
+    stdout: bytes,
+    stderr: bytes,
+    dropped_bytes: int,
+    duration_s: float,
+    bounds_met: tuple[Bound, ...] = (),
 ) -> ExecResult:
     """`code` is negative where a signal ended the command; `limit` names what was passed, or is empty."""
     return ExecResult(
@@ -41,6 +47,8 @@ def exec_result(
         oom_killed=limit == MEMORY,
         output_killed=limit == OUTPUT,
         duration_s=duration_s,
+        cpu_killed=limit == CPU,
+        bounds_met=bounds_met,
     )
 
 

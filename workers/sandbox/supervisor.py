@@ -1,30 +1,28 @@
 """One command in a slot, judged from outside it.
 
 Invariants: the judge stays outside the slot's pid namespace, so nothing inside can signal or trace it; the end
-is the end of the command's own process (by pidfd), not of its pipes; a limit kills everything in the slot but
-its first process; memory kept is bounded whatever is printed. Standard library only; runs in a forked child
-of the keeper and ends by `os._exit`.
+is the end of the command's own process (by pidfd), not of its pipes; a limit ends everything in the slot but
+its first process; memory kept is bounded whatever is printed. Standard library only.
 """
 
 from __future__ import annotations
 
 import os
-import select
 import signal
+import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from workers.sandbox.inside import Entry, enter
-from workers.sandbox.memory import processes, used_bytes
+from workers.sandbox import syscalls, wire
+from workers.sandbox.inside import Program, spawn
 from workers.sandbox.messages import Exec
-from workers.sandbox.syscalls import kill_everyone
-from workers.sandbox.wire import memory_file
+from workers.task import Limits
 
-_POLL_MS = 50
-_CHUNK_BYTES = 1 << 16
+CHUNK_BYTES = 1 << 16
 _DRAIN_S = 0.2
-_QUIET_S = 0.02  # holds a flood that nobody reads to a trickle
-_GUARD_MS = 200
+_CPU_SLACK_S = 0.1
+_KILL_AGAIN_S = 1.0
 
 
 @dataclass(slots=True)
@@ -44,7 +42,7 @@ class Capture:
             chunk = chunk[room:]
         self.tail += chunk
         half = self.limit_bytes // 2
-        if len(self.tail) > 2 * half + _CHUNK_BYTES:
+        if len(self.tail) > 2 * half + CHUNK_BYTES:
             del self.tail[: len(self.tail) - half]
 
     def result(self) -> bytes:
@@ -55,132 +53,134 @@ class Capture:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a command ended. `limit` is `timeout`, `memory`, `output`, `cancelled` or empty."""
+class Caller:
+    """Who waits for a command: the socket to answer on, and a file of theirs for what is too long for it."""
 
-    wait_status: int
-    limit: str
-    stdout: bytes
-    stderr: bytes
-    dropped_bytes: int
-    duration_s: float
+    reply: socket.socket
+    spill: int
+
+    def close(self) -> None:
+        self.reply.close()
+        os.close(self.spill)
 
 
-class Supervisor:
-    """Watches one command until it ends or passes a limit."""
+class Running:
+    """A command from its start to its answer. `kill_all` ends everything in the slot, some time soon."""
 
-    def __init__(self, request: Exec, memory_bytes: int, owner: int) -> None:
+    def __init__(self, request: Exec, caller: Caller, kill_all: Callable[[], None]) -> None:
         self._request = request
-        self._memory_bytes = memory_bytes
-        self._owner = owner
+        self._caller = caller
+        self._kill_all = kill_all
         self._limit = ""
-        self._poll = select.poll()
+        self._killed_at_s = 0.0
+        self._started_s = time.monotonic()
+        self._pid = 0
+        self._pidfd = -1
         self._captures: dict[int, Capture] = {}
+        self.bounds_met: set[str] = set()
 
-    def run(self, entry: Entry, argv: list[bytes], env: dict[bytes, bytes], stdin: bytes) -> Outcome:
-        """Enter the slot, run the command, wait for its end. Raises OSError where the slot can't be entered."""
-        started = time.monotonic()
+    def start(self, program: Program, limits: Limits, stdin: int) -> int:
+        """Start it; returns its pid. Raises NotStarted."""
         pipes = [os.pipe() for _ in range(2)]
-        stdin_fd = _stdin(stdin)
-        child = enter(entry, (stdin_fd, pipes[0][1], pipes[1][1]), argv, env, self._request.cwd)
-        for _, write in pipes:
-            os.close(write)
+        try:
+            self._pid = spawn(program, limits, (stdin, pipes[0][1], pipes[1][1]))
+            self._pidfd = os.pidfd_open(self._pid)
+        except BaseException:
+            for read, _ in pipes:
+                os.close(read)
+            raise
+        finally:
+            for _, write in pipes:
+                os.close(write)
         for read, _ in pipes:
             os.set_blocking(read, False)
             self._captures[read] = Capture(self._request.output_limit_bytes)
-            self._poll.register(read, select.POLLIN)
-        self._watch(child, started)
-        _, status = os.waitpid(child, 0)
-        out, err = (self._captures[read] for read, _ in pipes)
-        stdout, stderr = out.result(), err.result()
-        dropped = out.total + err.total - len(stdout) - len(stderr)
-        return Outcome(status, self._limit, stdout, stderr, dropped, time.monotonic() - started)
+        return self._pid
 
-    def guard(self) -> None:
-        """Go on reading, and watching memory, until no background process is left; nothing of it is kept."""
-        poll = select.poll()
-        for fd in self._captures:
-            poll.register(fd, select.POLLIN)
-        while processes():
-            for fd, _ in poll.poll(_GUARD_MS):
-                if _read(fd) == b"":
-                    poll.unregister(fd)
-            if used_bytes(self._memory_bytes) > self._memory_bytes:
-                kill_all_inside()
-            time.sleep(_QUIET_S)
+    def refuse(self, code: int, why: str) -> None:
+        """Answer for what could not be started."""
+        self._answer(code, 0.0, b"", f"{why}\n".encode("utf-8", "surrogateescape"))
 
-    def _watch(self, child: int, started: float) -> None:
-        pidfd = os.pidfd_open(child)
-        self._poll.register(pidfd, select.POLLIN)
-        self._poll.register(self._owner, select.POLLRDHUP)
-        deadline = started + self._request.timeout_s
-        next_sample = started + _POLL_MS / 1000
-        while True:
-            ready = {fd for fd, _ in self._poll.poll(_POLL_MS)}
-            if self._owner in ready:
-                self._end("cancelled")
-                self._poll.unregister(self._owner)
-            self._collect(ready)
-            if pidfd in ready:
-                break
-            now = time.monotonic()
-            if now > deadline:
-                self._end("timeout")
-            elif now > next_sample:
-                next_sample = now + _POLL_MS / 1000
-                if used_bytes(self._memory_bytes) > self._memory_bytes:
-                    self._end("memory")
-        self._poll.unregister(pidfd)
-        os.close(pidfd)
-        self._finish()
+    @property
+    def pipes(self) -> tuple[int, ...]:
+        return tuple(self._captures)
 
-    def _collect(self, ready: set[int]) -> bool:
-        """Take what is there; says whether there was any."""
-        found = False
-        for fd, capture in self._captures.items():
-            if fd not in ready:
-                continue
-            chunk = _read(fd)
-            if chunk:
-                found = True
-                capture.add(chunk)
-            elif chunk is not None:
-                self._poll.unregister(fd)
-        if sum(c.total for c in self._captures.values()) > self._request.output_kill_bytes:
-            self._end("output")
-        return found
+    @property
+    def pidfd(self) -> int:
+        return self._pidfd
 
-    def _finish(self) -> None:
-        """Empty the pipes once the command is over; a background process may hold and fill them for ever."""
-        deadline = time.monotonic() + _DRAIN_S
-        while time.monotonic() < deadline:
-            ready = {fd for fd, _ in self._poll.poll(0)} & set(self._captures)
-            if not ready or not self._collect(ready):
-                return
+    @property
+    def owner(self) -> int:
+        return self._caller.reply.fileno()
 
-    def _end(self, limit: str) -> None:
-        if not self._limit:
-            self._limit = limit
-            kill_all_inside()
+    def collect(self, pipe: int) -> bool:
+        """Take what is there; says whether the pipe goes on."""
+        chunk = read_chunk(pipe)
+        if chunk:
+            self._captures[pipe].add(chunk)
+            if sum(c.total for c in self._captures.values()) > self._request.output_kill_bytes:
+                self.end("output")
+        return chunk != b""
 
+    def check_time(self, now_s: float) -> None:
+        if now_s > self._started_s + self._request.timeout_s:
+            self.end("timeout")
 
-def kill_all_inside() -> None:
-    """Kill everything in the joined pid namespace but its first process. Children are born inside it."""
-    killer = os.fork()
-    if killer == 0:
-        kill_everyone(signal.SIGKILL)
-        os._exit(0)
-    os.waitpid(killer, 0)
+    def end(self, limit: str) -> None:
+        """End it for a limit; the first one counts. What outlives one killing is killed again."""
+        self._limit = self._limit or limit
+        now_s = time.monotonic()
+        if now_s > self._killed_at_s + _KILL_AGAIN_S:
+            self._killed_at_s = now_s
+            self._kill_all()
+
+    def finish(self) -> None:
+        """It has ended: empty its pipes, as far as a background process lets them be emptied, and answer."""
+        _, status, used = os.wait4(self._pid, 0)
+        duration_s = time.monotonic() - self._started_s
+        os.close(self._pidfd)
+        deadline_s = time.monotonic() + _DRAIN_S
+        for pipe in self._captures:
+            while time.monotonic() < deadline_s and syscalls.is_readable(pipe) and self.collect(pipe):
+                pass
+        if not self._limit and self._is_out_of_cpu(status, used.ru_utime + used.ru_stime):
+            self._limit = "cpu"
+        stdout, stderr = (capture.result() for capture in self._captures.values())
+        self._answer(os.waitstatus_to_exitcode(status), duration_s, stdout, stderr)
+
+    def abandon(self) -> None:
+        """It ended with its slot: the owner learns that by the silence."""
+        os.wait4(self._pid, 0)
+        os.close(self._pidfd)
+        self._caller.close()
+
+    def _answer(self, code: int, duration_s: float, stdout: bytes, stderr: bytes) -> None:
+        total = sum(capture.total for capture in self._captures.values())
+        head: dict[str, wire.Json] = {
+            "ok": True,
+            "code": code,
+            "limit": self._limit,
+            "dropped": max(0, total - len(stdout) - len(stderr)),
+            "duration_s": duration_s,
+            "bounds": [*sorted(self.bounds_met)],
+        }
+        try:
+            wire.send(self._caller.reply, head, (stdout, stderr), spill=self._caller.spill)
+        except OSError:
+            pass  # nobody waits for it any more
+        self._caller.close()
+
+    def _is_out_of_cpu(self, status: int, used_s: float) -> bool:
+        """Killed by the signal of that limit, with the time really used: anyone can send the signal."""
+        limit_s = self._request.cpu_s
+        by_signal = os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL)
+        return limit_s is not None and by_signal and used_s > limit_s - _CPU_SLACK_S
 
 
-def _stdin(data: bytes) -> int:
-    return memory_file(data) if data else os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-
-
-def _read(fd: int) -> bytes | None:
+def read_chunk(fd: int) -> bytes | None:
     """A chunk, empty at the end, None where nothing is there yet."""
     try:
-        return os.read(fd, _CHUNK_BYTES)
+        return os.read(fd, CHUNK_BYTES)
     except BlockingIOError:
         return None
     except OSError:

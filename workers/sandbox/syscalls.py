@@ -72,6 +72,11 @@ def join_namespaces(pidfd: int) -> None:
     _check(_libc.setns(pidfd, ALL_NAMESPACES), "setns")
 
 
+def join_pid_namespace(pidfd: int) -> None:
+    """Join the pid namespace of a process, for children only."""
+    _check(_libc.setns(pidfd, CLONE_NEWPID), "setns")
+
+
 def prctl(option: int, value: int = 0) -> None:
     """prctl(2) with one argument."""
     _check(_libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0), f"prctl {option}")

@@ -1,7 +1,8 @@
 """How the owner and a keeper talk: one datagram a message on a SOCK_SEQPACKET pair.
 
 A message is a JSON head, byte blobs and descriptors. A short one travels in the datagram; a long one in a
-sealed memory file whose descriptor comes first. The owner trusts nothing in a reply beyond this framing.
+sealed memory file whose descriptor comes first, or in a file that the receiver gave for it. The owner trusts
+nothing in a reply beyond this framing.
 Standard library only: both ends use it.
 """
 
@@ -19,8 +20,8 @@ Json = str | int | float | bool | None | list["Json"] | dict[str, "Json"]
 
 INLINE_BYTES = 32 * 1024
 MESSAGE_LIMIT_BYTES = 1 << 30
-_INLINE, _IN_FILE = b"i", b"f"
-_LENGTH = struct.Struct("<I")
+_INLINE, _IN_FILE, _SPILLED = b"i", b"f", b"s"
+_LENGTH, _FD = struct.Struct("<I"), struct.Struct("i")
 _MAX_FDS = 8
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
@@ -44,12 +45,22 @@ def pair() -> tuple[socket.socket, socket.socket]:
 
 
 def send(
-    sock: socket.socket, head: Mapping[str, Json], blobs: Sequence[bytes] = (), fds: Sequence[int] = ()
+    sock: socket.socket,
+    head: Mapping[str, Json],
+    blobs: Sequence[bytes] = (),
+    fds: Sequence[int] = (),
+    spill: int = -1,
 ) -> None:
-    """Send one message. Raises BlockingIOError where a non-blocking socket is full."""
+    """Send one message. Raises BlockingIOError where a non-blocking socket is full.
+
+    `spill` is a file of the receiver's for a long one: who runs under the agent's filter can make none."""
     body = _encode(head, blobs)
     if len(body) <= INLINE_BYTES:
         socket.send_fds(sock, [_INLINE + body], list(fds))
+        return
+    if spill >= 0:
+        _write_all(spill, body)
+        socket.send_fds(sock, [_SPILLED], list(fds))
         return
     fd = memory_file(body)
     try:
@@ -58,10 +69,10 @@ def send(
         os.close(fd)
 
 
-def receive(sock: socket.socket) -> Message:
+def receive(sock: socket.socket, spill: int = -1) -> Message:
     """Take one message. Raises Closed at the end, ValueError on anything malformed."""
     try:
-        data, fds, _, _ = socket.recv_fds(sock, INLINE_BYTES + 1, _MAX_FDS, socket.MSG_CMSG_CLOEXEC)
+        data, fds = _receive(sock)
     except ConnectionError:
         raise Closed from None
     if not data:
@@ -74,6 +85,8 @@ def receive(sock: socket.socket) -> Message:
                 body = memoryview(read_all(fd))
             finally:
                 os.close(fd)
+        elif data[:1] == _SPILLED:
+            body = memoryview(read_all(spill))
         head, blobs = _decode(body)
     except (ValueError, IndexError, struct.error, OSError) as error:
         for fd in fds:
@@ -82,15 +95,30 @@ def receive(sock: socket.socket) -> Message:
     return Message(head, blobs, tuple(fds))
 
 
+def _receive(sock: socket.socket) -> tuple[bytes, list[int]]:
+    """One datagram and its descriptors, closed on exec: `socket.recv_fds` drops the flag that says so."""
+    room = socket.CMSG_SPACE(_MAX_FDS * _FD.size)
+    data, parts, _, _ = sock.recvmsg(INLINE_BYTES + 1, room, socket.MSG_CMSG_CLOEXEC)
+    fds = []
+    for level, kind, body in parts:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            fds += [fd for (fd,) in _FD.iter_unpack(body[: len(body) - len(body) % _FD.size])]
+    return data, fds
+
+
 def memory_file(data: bytes) -> int:
     """A sealed memory file that holds `data`."""
     fd = os.memfd_create("rollcage", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(fd, rest) :]
+    _write_all(fd, data)
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
     os.lseek(fd, 0, os.SEEK_SET)
     return fd
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
 
 
 def read_all(fd: int) -> bytes:
