@@ -78,7 +78,7 @@ def cluster(config: ClusterConfig) -> Iterator[None]:
             resources={HOST_RESOURCE: 1},
             object_store_memory=OBJECT_STORE_BYTES,
             _node_ip_address="127.0.0.1",
-            _temp_dir=str(folder),
+            _temp_dir=str(folder / "ray"),  # Ray lets everybody write there; its parent is ours alone
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,
@@ -251,7 +251,8 @@ async def _answer(ref: object, deadline_s: float | None, role: str) -> object:
     role that it died (`pool_lost`) or is late (`pool_stalled`).
     """
     try:
-        return await asyncio.wait_for(cast("asyncio.Future[object]", ref), deadline_s)
+        async with asyncio.timeout(deadline_s):
+            return await cast("asyncio.Future[object]", ref)
     except TimeoutError:
         raise InfrastructureError(f"{role}_stalled", f"no answer within {deadline_s:.0f} s") from None
     except RayTaskError as error:

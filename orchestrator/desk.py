@@ -104,7 +104,8 @@ class Desk:
         """Wait until an outcome came in or `wait_s` have passed."""
         self._news.clear()
         try:
-            await asyncio.wait_for(self._news.wait(), wait_s)
+            async with asyncio.timeout(wait_s):  # wait_for of Python 3.11 may swallow a cancellation
+                await self._news.wait()
         except TimeoutError:
             pass
 
@@ -137,8 +138,8 @@ class Desk:
         await asyncio.to_thread(self._keep, scored)
         await self._admit(scored)
         del self._out[lease.episode_id]
-        self._news.set()
         self._breaker.count(scored.failure)
+        self._news.set()
 
     async def resume(self) -> bool:
         """Take up what an earlier life of this run left, if anything: finished groups teach, open ones go on."""

@@ -10,7 +10,8 @@ import asyncio
 import logging
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from orchestrator.logs import log_to
 from orchestrator.memory import PeakMemory
 from orchestrator.players import read_scripts
 from orchestrator.progress import Phase, Progress
+from orchestrator.runlock import DRIVER_LOCK, RunLock
 from orchestrator.stats import RunResult, RunStats
 from orchestrator.summary import write_summary
 from orchestrator.tasks_table import Known, lineage, read_known
@@ -57,7 +59,12 @@ def run(
     run_dir = Path(config.run_dir).resolve()
     scripts = read_scripts(config.policy.script, tasks) if config.policy.kind == "script" else {}
     order = Order(config, tasks, run_dir, _known_ratings(config, tasks), scripts)
-    _claim(run_dir, config, is_resuming=resume is not None)
+    with _claimed(run_dir, config, is_resuming=resume is not None):
+        return _run(order, watch, began_s)
+
+
+def _run(order: Order, watch: Watch, began_s: float) -> RunResult:
+    config, run_dir = order.config, order.run_dir
     log_to(run_dir / "logs" / "driver.log", config.log_level)
     watch(Progress(Phase.STARTING, time.monotonic() - began_s, "starting Ray, the sandboxes and the policy"))
     logger.info("run %s: starting the cluster", config.run_id)
@@ -77,8 +84,30 @@ def _known_ratings(config: Config, tasks: Sequence[Task]) -> dict[str, Known]:
     return read_known(Path(config.scheduler.ratings), by_id, lineage(config.policy))
 
 
-def _claim(run_dir: Path, config: Config, is_resuming: bool) -> None:
-    """Make the run folder, or check the one to go on with. A folder is never used by a second run."""
+@contextmanager
+def _claimed(run_dir: Path, config: Config, is_resuming: bool) -> Iterator[None]:
+    """The run folder, made or checked, for this driver alone. A folder is never used by a second run."""
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        lock = RunLock(run_dir, DRIVER_LOCK)
+    except OSError as error:
+        raise _not_writable(run_dir, error) from error
+    with lock:
+        _check(run_dir, is_resuming)
+        try:
+            (run_dir / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
+        except OSError as error:
+            raise _not_writable(run_dir, error) from error
+        yield
+
+
+def _not_writable(run_dir: Path, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"run_dir = {run_dir}: can't be written: {error.strerror}", "give a run_dir on a disk with room"
+    )
+
+
+def _check(run_dir: Path, is_resuming: bool) -> None:
     has_run = (run_dir / JOURNAL).exists()
     if is_resuming and not has_run:
         raise ConfigError(f"--resume {run_dir}: there is no run in it", "give the folder of an earlier run")
@@ -87,13 +116,6 @@ def _claim(run_dir: Path, config: Config, is_resuming: bool) -> None:
             f"run_dir = {run_dir}: a run lies there already",
             f"go on with it by `rollcage run --resume {run_dir}`, or give another run_dir",
         )
-    try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        (run_dir / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(
-            f"run_dir = {run_dir}: can't be written: {error.strerror}", "give a run_dir on a disk with room"
-        ) from error
 
 
 async def _conduct(order: Order, watch: Watch) -> RunStats:

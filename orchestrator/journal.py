@@ -177,6 +177,11 @@ class Journal:
         query = "SELECT part, max(start + size_bytes) FROM groups WHERE part IS NOT NULL GROUP BY part"
         return {int(part): int(end) for part, end in self._query(query)}
 
+    def part_counts(self) -> dict[int, int]:
+        """How many complete groups each part holds."""
+        query = "SELECT part, count(*) FROM groups WHERE part IS NOT NULL GROUP BY part"
+        return {int(part): int(count) for part, count in self._query(query)}
+
     def unfinished(self) -> tuple[OpenGroup, ...]:
         """The groups to go on with after a crash, in the order of their names."""
         query = """

@@ -5,6 +5,15 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from workers.text import one_line
+
+
+class _OneLine(logging.Formatter):
+    """A message is one line without control characters: parts of it are words of agents."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return one_line(super().formatMessage(record))
+
 
 def log_to(path: Path, level: str) -> None:
     """Send every line of at least `level` to `path`; a file that can't be made is told on stderr instead."""
@@ -13,7 +22,7 @@ def log_to(path: Path, level: str) -> None:
         handler: logging.Handler = logging.FileHandler(path)
     except OSError:
         handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.raiseExceptions = False  # a full disk costs log lines, never a traceback over the cause
     root = logging.getLogger()
     for old in list(root.handlers):

@@ -115,3 +115,12 @@ def _frame_ends(path: Path, start: int) -> Iterator[int]:
                 return
             if message.type == "record batch":
                 yield source.tell()
+
+
+def count(path: Path) -> int:
+    """How many batches a closed part holds. Raises StreamError when it is damaged."""
+    try:
+        with pa.ipc.open_file(path) as reader:
+            return int(reader.num_record_batches)
+    except (OSError, pa.ArrowException) as error:
+        raise StreamError(f"{path} can't be read: {error}", DAMAGED) from error

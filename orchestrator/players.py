@@ -16,7 +16,7 @@ from workers.agent.plain import Plain
 from workers.agent.protocol import Agent
 from workers.agent.react import React
 from workers.agent.script import ScriptAgent
-from workers.errors import ConfigError, Fault, TaskError
+from workers.errors import ConfigError, Fault, InfrastructureError, TaskError
 from workers.policy.config import check_sampling
 from workers.policy.protocol import Policy, Sampling
 from workers.task import Script, Task
@@ -56,6 +56,9 @@ class ModelPlayers:
         return self._agent
 
     async def version(self) -> int:
+        """Raises InfrastructureError when the policy's own server has died: the pool is then made anew."""
+        if self._policy.has_died:
+            raise InfrastructureError("policy_server_died", "the local model's server ended by itself")
         return await self._policy.version()
 
     async def close(self) -> None:

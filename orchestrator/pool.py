@@ -64,7 +64,8 @@ class SandboxPool:
             self._live[lease.episode_id] = asyncio.create_task(self._play(lease), name=lease.episode_id)
         if not self._ended and self._live:
             try:
-                await asyncio.wait_for(self._has_ended.wait(), wait_s)
+                async with asyncio.timeout(wait_s):
+                    await self._has_ended.wait()
             except TimeoutError:
                 pass
         ended, self._ended = self._ended, []

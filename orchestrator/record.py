@@ -134,6 +134,15 @@ class RunRecord:
                     "restore the folder from a copy; the other parts can still be read",
                 )
 
+        known = self.journal.part_counts()
+        for part, count in self._store.closed_counts().items():
+            if count > known.get(part, 0):
+                raise StreamError(
+                    f"part {part} of {self.run_dir / EPISODES} holds groups that the journal does not know:"
+                    " the journal, or its -wal file, was lost or cut",
+                    "restore the folder from a copy; the parts can still be read",
+                )
+
     def _adopted(self, location: Location, batch: pa.RecordBatch) -> bool:
         seq = batch["group_seq"][0].as_py()
         if faults(batch, full=True) or seq not in (None, self.journal.next_seq):

@@ -16,6 +16,7 @@ from types import TracebackType
 from workers.errors import ConfigError
 
 LOCK = "run.lock"
+DRIVER_LOCK = "driver.lock"
 # `is_held` of another process holds the lock for a moment too.
 _PATIENCE_S = 0.5
 
@@ -34,11 +35,15 @@ _NETWORK_FUSE = frozenset(
 
 
 class RunLock:
-    """Holds a run folder for this process. Raises ConfigError where another holds it."""
+    """Holds a run folder for this process. Raises ConfigError where another holds it.
 
-    def __init__(self, run_dir: Path) -> None:
+    The conductor holds `LOCK` while it writes; the driver holds `DRIVER_LOCK` from before it writes the
+    configuration until its end, so that of two drivers that begin at once one is refused untouched.
+    """
+
+    def __init__(self, run_dir: Path, name: str = LOCK) -> None:
         refuse_network_file_system(run_dir)
-        path = run_dir / LOCK
+        path = run_dir / name
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         if not _locked(descriptor):
             holder = os.pread(descriptor, 64, 0).decode(errors="replace").strip() or "unknown"

@@ -117,6 +117,11 @@ class PartWriter:
         closed, _ = _listed(self._folder)
         return part in closed or (part == self._number and end <= self._end)
 
+    def closed_counts(self) -> dict[int, int]:
+        """How many batches each closed part holds."""
+        closed, _ = _listed(self._folder)
+        return {number: parts.count(path) for number, path in closed.items()}
+
     def close_part(self) -> None:
         """Pack the open part into a closed one, if it holds anything."""
         if self._descriptor is None:

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from orchestrator.stats import Ending, PassRate, Quantiles, RunStats, Spread, TaskStats, pass_rate
 from orchestrator.types import Fate, TaskState
+from workers.text import one_line
 
 SUMMARY_FILE = "summary.json"
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
@@ -191,7 +192,7 @@ def _milliseconds(resets: Quantiles) -> str:
 
 
 def _ending(stats: RunStats) -> str:
-    return stats.ending.value + (f": {stats.ending_detail}" if stats.ending_detail else "")
+    return stats.ending.value + (f": {one_line(stats.ending_detail)}" if stats.ending_detail else "")
 
 
 def _failures_table(stats: RunStats) -> Table:

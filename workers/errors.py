@@ -100,7 +100,11 @@ class BoundaryError(RollcageError):
         self.detail = detail
 
     def __str__(self) -> str:
-        return f"{self.boundary}: {self.cause}: {self.detail}" if self.detail else f"{self.boundary}: {self.cause}"
+        return (
+            f"{self.boundary}: {self.cause}: {self.detail}"
+            if self.detail
+            else f"{self.boundary}: {self.cause}"
+        )
 
 
 class SandboxError(BoundaryError):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,11 +22,11 @@ from orchestrator.exits import ExitCode
 from orchestrator.paths import run_folder
 from orchestrator.search import episode, search
 from orchestrator.trajectories import EpisodeRecord
+from workers import text as text_of
 from workers.errors import ConfigError
 from workers.trajectory import Change, RewardPart, ToolCall
 
 COLUMNS = ("episode", "task_id", "purpose", "attempt", "num_turns", "ending", "reward", "passed")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 MAX_LIMIT = 100_000
 
 
@@ -123,7 +122,7 @@ def _print_calls(calls: tuple[ToolCall, ...], turns: range, seen: str, console: 
 
 def plain(text: str) -> Text:
     """Text that shows its control characters instead of obeying them."""
-    return Text(_CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text))
+    return Text(text_of.plain(text))
 
 
 def _header(found: EpisodeRecord) -> Table:

@@ -37,10 +37,14 @@ async def open_local(config: LocalPolicyConfig) -> AsyncIterator[Connection]:
     model = find_model(config)
     known = await asyncio.to_thread(read_tokenizer, model)
     key = secrets.token_urlsafe(24)
-    async with _child(config, model, key) as url, Server(Endpoint(url, key, uses_proxies=False)) as server:
+    async with (
+        _child(config, model, key) as (url, process),
+        Server(Endpoint(url, key, uses_proxies=False)) as server,
+    ):
         props = await server.get("/props", config.start_timeout_s)
         renderer = TemplateRenderer(template_of(props), await open_tokenizer(server, props, known))
-        yield Connection(TokenMode(LlamaCpp(server, config.logprobs_mode), renderer), context_of(props))
+        mode = TokenMode(LlamaCpp(server, config.logprobs_mode), renderer)
+        yield Connection(mode, context_of(props), lambda: process.returncode is not None)
 
 
 def find_model(config: LocalPolicyConfig) -> Path:
@@ -61,8 +65,10 @@ def find_model(config: LocalPolicyConfig) -> Path:
 
 
 @asynccontextmanager
-async def _child(config: LocalPolicyConfig, model: Path, key: str) -> AsyncIterator[str]:
-    """Run the server; yields its address."""
+async def _child(
+    config: LocalPolicyConfig, model: Path, key: str
+) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
+    """Run the server; yields its address, and itself."""
     script = Path(__file__).with_name("llama_server.py")
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -79,7 +85,7 @@ async def _child(config: LocalPolicyConfig, model: Path, key: str) -> AsyncItera
     assert process.stderr is not None
     listening = asyncio.create_task(_keep_lines(process.stderr, last_lines))
     try:
-        yield await _address(process, _settings(config, model, key), config.start_timeout_s)
+        yield await _address(process, _settings(config, model, key), config.start_timeout_s), process
     except _NotStarted:
         await _end(process)
         await listening

@@ -85,6 +85,11 @@ class Policy(Protocol):
         """None in text mode."""
         ...
 
+    @property
+    def has_died(self) -> bool:
+        """Whether a server of its own is gone, so that only closing and starting anew helps."""
+        ...
+
     async def start(self) -> None:
         """Connect and check that the endpoint can do what is asked. Raises PolicyError or ConfigError."""
         ...

@@ -39,10 +39,14 @@ class TokenMode:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """An open way to a server: in token mode or in text mode."""
+    """An open way to a server: in token mode or in text mode.
+
+    `has_died` tells of a server of our own that it is gone; of another's nothing is known.
+    """
 
     mode: TokenMode | Chat
     context_tokens: int
+    has_died: Callable[[], bool] = bool
 
 
 class ServedPolicy:
@@ -82,6 +86,11 @@ class ServedPolicy:
     async def close(self) -> None:
         self._connection = None
         await self._stack.aclose()
+
+    @property
+    def has_died(self) -> bool:
+        """Whether the server was a child of ours and is gone: then only a new start helps."""
+        return self._connection is not None and self._connection.has_died()
 
     async def version(self) -> int:
         """The last one known; the server is asked at most once a second, and its failure is no error."""

@@ -12,6 +12,7 @@ import asyncio
 import itertools
 import logging
 import os
+import resource
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -75,6 +76,7 @@ class BubblewrapBackend:
         """Start the keepers. Raises SandboxError with the remedy where this machine can't."""
         if self._keepers:
             return
+        _raise_open_files()
         image = await asyncio.to_thread(host_image, self._options.masked)
         self._image = image
         self._warm = WarmPool(self._make, self._options.warm)
@@ -348,3 +350,10 @@ def _check(spec: SandboxSpec) -> None:
     if spec.limits.allow_internet:
         raise Unsupported("internet access from a bubblewrap sandbox", "sandbox=docker")
     check_paths(spec)
+
+
+def _raise_open_files() -> None:
+    """The kernel refuses to pass descriptors once a user has more in flight than this, and where we are not root
+    every slot is the same user as we are."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

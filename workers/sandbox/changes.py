@@ -20,6 +20,7 @@ from workers.sandbox.tree import Tree, is_whiteout
 from workers.sandbox.wire import Json
 
 ADDED, CHANGED, DELETED, MODE = "added", "changed", "deleted", "mode"
+_NOT_KEPT = "not kept: no regular file, folder or link"
 _MAX_TEXT_BYTES = 64 * 1024
 _MAX_LINES = 2_000
 _MAX_ALL_TEXT_BYTES = 1 << 20
@@ -67,10 +68,11 @@ def changes(tree: Tree, lowers: list[str]) -> Iterator[Difference]:
     """Every difference between the layers (the first lowest) and the layers with `tree` on top, by path."""
     view = LowerView(lowers)
     texts = _Texts()
-    found = [d for entry in tree.entries for d in _differences(entry, view, texts)]
+    not_kept = {skipped.path: skipped for skipped in tree.skipped}
+    found = [d for e in tree.entries if e.path not in not_kept for d in _differences(e, view, texts)]
     found += [
-        Difference(s.path, ADDED, 0, s.mode, "not kept: no regular file, folder or link")
-        for s in tree.skipped
+        Difference(path, CHANGED if view.find(path) else ADDED, 0, skipped.mode, _NOT_KEPT)
+        for path, skipped in not_kept.items()
     ]
     yield from sorted(found, key=lambda d: d.path)
 

@@ -71,6 +71,8 @@ class KeeperClient:
                 message = await _answer(ours, spill)
         except TimeoutError as error:
             raise SandboxError("keeper_stalled", f"no answer to {operation} within {timeout_s} s") from error
+        except ValueError as error:
+            raise SandboxError("bad_answer", f"{operation}: {error}") from error
         except (wire.Closed, OSError) as error:
             await asyncio.sleep(_SETTLE_S)  # of a dying keeper, the attendants may go first
             cause = "supervisor_died" if self.is_alive else "keeper_died"

@@ -15,11 +15,16 @@ from dataclasses import dataclass
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
-_NUMBER, _ABI, _FIRST_ARGUMENT, _SECOND_ARGUMENT = 0, 4, 16, 24  # offsets in struct seccomp_data
+_NUMBER, _ABI, _FIRST_ARGUMENT, _SECOND_ARGUMENT, _THIRD_ARGUMENT = 0, 4, 16, 24, 32  # in struct seccomp_data
 _X32_BIT = 0x40000000
 _NAMESPACE_FLAGS = 0x7E020080
 _TERMINAL_INJECTION = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
 _SOCKET_FAMILIES = (1, 2, 10, 16)  # UNIX, INET, INET6, NETLINK
+
+# fcntl calls on files that all slots share or that shrink what others get: F_SETLEASE, F_NOTIFY, F_SETPIPE_SZ
+_SHARED_FILE_CALLS = (1024, 1026, 1031)
+_SOL_SOCKET = 1
+_BUFFER_SIZES = (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF and the same by force
 
 # name: (x86_64, aarch64); -1 where the architecture has no such call
 _DENIED = {
@@ -87,11 +92,17 @@ class _Machine:
     socket: int
     socketpair: int
     ioctl: int
+    fcntl: int
+    setsockopt: int
 
 
 _MACHINES = {
-    "x86_64": _Machine(0, 0xC000003E, clone=56, clone3=435, socket=41, socketpair=53, ioctl=16),
-    "aarch64": _Machine(1, 0xC00000B7, clone=220, clone3=435, socket=198, socketpair=199, ioctl=29),
+    "x86_64": _Machine(
+        0, 0xC000003E, clone=56, clone3=435, socket=41, socketpair=53, ioctl=16, fcntl=72, setsockopt=54
+    ),
+    "aarch64": _Machine(
+        1, 0xC00000B7, clone=220, clone3=435, socket=198, socketpair=199, ioctl=29, fcntl=25, setsockopt=208
+    ),
 }
 
 
@@ -122,7 +133,16 @@ def program(machine: str = "") -> bytes:
     for call in (m.socket, m.socketpair):
         code += _when(call, _only_first_argument(_SOCKET_FAMILIES, errno.EAFNOSUPPORT))
     code += _when(m.ioctl, _not_second_argument(_TERMINAL_INJECTION, errno.EPERM))
+    code += _when(m.fcntl, _not_second_argument(_SHARED_FILE_CALLS, errno.EINVAL))
+    code += _when(m.setsockopt, _ignored_sizes())
     return b"".join([*code, _allow()])
+
+
+def _ignored_sizes() -> list[bytes]:
+    """Say yes to a wish for larger socket buffers, and do nothing: what they hold is memory that nobody counts."""
+    tests = [_step(_EQUAL, value, skip_true=len(_BUFFER_SIZES) - i) for i, value in enumerate(_BUFFER_SIZES)]
+    body = [_step(_LOAD, _THIRD_ARGUMENT), *tests, _allow(), _refuse(0)]
+    return [_step(_LOAD, _SECOND_ARGUMENT), _step(_EQUAL, _SOL_SOCKET, skip_true=1), _allow(), *body]
 
 
 def _step(code: int, value: int, skip_true: int = 0, skip_false: int = 0) -> bytes:

@@ -18,6 +18,9 @@ from workers.sandbox.layers import OPAQUE_XATTR
 
 MAX_DEPTH = 200
 MAX_ENTRIES = 100_000
+MAX_PATH_BYTES = 2048
+_HEADER_BYTES = 1024
+_LONG_NAME_BYTES = 100
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -77,11 +80,15 @@ def _level(prefix: str, fd: int) -> _Level:
 
 def _take(tree: Tree, folder: int, name: str, path: str, max_bytes: int) -> int | None:
     """Note one name; the descriptor of a folder that is still to be walked."""
-    if len(tree.entries) + len(tree.skipped) >= MAX_ENTRIES:
+    if len(tree.entries) >= MAX_ENTRIES:
         raise TooLarge(f"more than {MAX_ENTRIES} entries")
     if path.count("/") >= MAX_DEPTH:
         raise TooLarge(f"deeper than {MAX_DEPTH} folders")
+    path_bytes = len(os.fsencode(path))
+    if path_bytes > MAX_PATH_BYTES:
+        raise TooLarge(f"a path of more than {MAX_PATH_BYTES} bytes")
     info = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    _count(tree, path_bytes, info.st_size if stat.S_ISREG(info.st_mode) else 0, max_bytes)
     mode = stat.S_IMODE(info.st_mode) & 0o1777
     if stat.S_ISDIR(info.st_mode):
         fd = _open_folder(name, folder)
@@ -90,15 +97,22 @@ def _take(tree: Tree, folder: int, name: str, path: str, max_bytes: int) -> int 
     if stat.S_ISLNK(info.st_mode):
         tree.entries.append(Entry(path, EntryKind.LINK, 0o777, target=os.readlink(name, dir_fd=folder)))
     elif stat.S_ISREG(info.st_mode):
-        tree.size_bytes += info.st_size
-        if tree.size_bytes > max_bytes:
-            raise TooLarge(f"more than {max_bytes} bytes")
         tree.entries.append(Entry(path, EntryKind.FILE, mode, data=read_regular(name, folder, info.st_size)))
     elif is_whiteout(info):
         tree.entries.append(Entry(path, EntryKind.WHITEOUT, 0))
     else:
+        # It is not there for whoever reads the state, and neither is what a lower layer has at its place.
+        tree.entries.append(Entry(path, EntryKind.WHITEOUT, 0))
         tree.skipped.append(Skipped(path, info.st_mode))
     return None
+
+
+def _count(tree: Tree, path_bytes: int, size_bytes: int, max_bytes: int) -> None:
+    """Add what an entry takes in the archive: header, long name, content. Raises TooLarge."""
+    name_bytes = _HEADER_BYTES + 2 * path_bytes if path_bytes > _LONG_NAME_BYTES else 0
+    tree.size_bytes += _HEADER_BYTES + name_bytes + size_bytes
+    if tree.size_bytes > max_bytes:
+        raise TooLarge(f"more than {max_bytes} bytes")
 
 
 def is_whiteout(info: os.stat_result) -> bool:

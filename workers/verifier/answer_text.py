@@ -17,6 +17,7 @@ MAX_NUMBER_CHARS = 400
 MAX_EXPONENT = 9999
 
 _MINUS = str.maketrans({"\u2212": "-", "\u2012": "-", "\u2013": "-", "\ufe63": "-", "\uff0d": "-"})
+_RAISED = ("<super>", "<sub>", "<fraction>", "<circle>")
 _BREAKS = re.compile(r"[\s()\[\]{}<>:;\"'`*$|~≈\\]+")
 _PLAIN = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?|\.\d+"
 _NUMBER = re.compile(rf"([+-]?)({_PLAIN})(?:[eE]([+-]?\d{{1,4}}))?", re.ASCII)
@@ -32,13 +33,13 @@ def without_thinking(text: str) -> str:
 
 
 def normalised(text: str) -> str:
-    """Compatibility forms, case and white space made equal; nothing is dropped."""
-    return " ".join(unicodedata.normalize("NFKC", text).translate(_MINUS).casefold().split())
+    """Compatibility forms, case, white space and invisible characters made equal; nothing else is dropped."""
+    return " ".join(_compatible(text).casefold().split())
 
 
 def number_in(text: str) -> Decimal | None:
     """The number that a text answers with, or None."""
-    text = unicodedata.normalize("NFKC", text).translate(_MINUS)
+    text = _compatible(text)
     boxes = _boxes(text)
     if "\\boxed{" in text[boxes[-1][1] if boxes else 0 :]:
         return None
@@ -48,6 +49,17 @@ def number_in(text: str) -> Decimal | None:
         return None
     start, end = boxes[-1]
     return _only_number(text[text.index("{", start) + 1 : end - 1])
+
+
+def _compatible(text: str) -> str:
+    """NFKC, but for superscripts and the like, which would make 4\u00b2 the number 42; one kind of minus sign;
+    no invisible formatting characters."""
+    visible = "".join(char for char in text if unicodedata.category(char) != "Cf")
+    apart = {char for char in set(visible) if unicodedata.decomposition(char).startswith(_RAISED)}
+    if not apart:
+        return unicodedata.normalize("NFKC", visible).translate(_MINUS)
+    pieces = re.split("([" + re.escape("".join(sorted(apart))) + "])", visible)
+    return "".join(p if p in apart else unicodedata.normalize("NFKC", p) for p in pieces).translate(_MINUS)
 
 
 def parse_number(token: str) -> Decimal | None:

@@ -22,6 +22,7 @@ from workers.errors import Fault, VerifierError
 from workers.sandbox.protocol import Command, ExecResult, Sandbox, SandboxBackend
 from workers.table import Findings, Table
 from workers.task import Task
+from workers.text import one_line
 from workers.trajectory import Protection, Verdict
 from workers.verifier.cases import Case, read_calls
 from workers.verifier.frames import MAX_FRAME_BYTES, MAX_TOTAL_BYTES, Answer, Answers, Broken, read_frames
@@ -110,7 +111,7 @@ class Calls:
         finally:
             await sandbox.close()
         if not _read(result, 0).is_ready:
-            told = (result.stderr or failed.stderr).decode(errors="replace").strip()[-400:]
+            told = one_line((result.stderr or failed.stderr).decode(errors="replace").strip()[-400:])
             raise VerifierError("judge_crashed", f"the runner did not start: {why_it_ended(result)} {told}")
 
 

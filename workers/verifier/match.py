@@ -74,7 +74,7 @@ class Match:
         if data is None or len(data) > MAX_ANSWER_BYTES:
             return None
         try:
-            return data.decode()
+            return data.decode("utf-8-sig")
         except UnicodeDecodeError:
             return None
 

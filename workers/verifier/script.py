@@ -4,7 +4,9 @@ The state is the workspace, the protected files are read-only at `/tests`, `/log
 environment is clean. The reward is what the script wrote to `reward.txt` or `reward.json` there; an exit
 status is none. The solution runs beside its judge, so the reward's protection is `shared`.
 
-No reward, a malformed one, one out of its declared range, a crash or a hang is no verdict.
+No reward, a malformed one, one out of its declared range, a crash or a hang is no verdict, unless it is the state
+that brings it about: where the same judge, in the same place, gives the task's own solution (or the untouched
+workspace) a verdict and this state none, the state scores 0. Else an agent could choose to be masked.
 """
 
 from __future__ import annotations
@@ -12,11 +14,14 @@ from __future__ import annotations
 import posixpath
 from dataclasses import dataclass, replace
 
+from workers.archive import Archive
 from workers.errors import Fault, VerifierError
 from workers.sandbox.protocol import Command, ExecResult, ReadOnlyMount, Sandbox, SandboxBackend
 from workers.table import Findings, Table
 from workers.task import Task
+from workers.text import one_line
 from workers.trajectory import Protection, RewardPart, Verdict
+from workers.verifier.outcome import single
 from workers.verifier.protected import PREFIX, option_table, protected_file
 from workers.verifier.protocol import Submission
 from workers.verifier.reward_file import Reward, from_json, from_text
@@ -26,6 +31,7 @@ TESTS_PATH = "/tests"
 LOGS_PATH = "/logs/verifier"
 MAX_REWARD_BYTES = 64 * 1024
 PREPARE_TIMEOUT_S = 10.0
+SOLUTION_PATH = "/tmp/solve.sh"
 DEFAULT_SCRIPT = "tests/test.sh"
 ENV = (*CLEAN_ENV, ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"))
 
@@ -47,8 +53,44 @@ class ScriptVerifier:
     span: Span
 
     async def verify(self, submission: Submission, sandboxes: SandboxBackend) -> Verdict:
+        try:
+            return await self._judge(submission.state, sandboxes)
+        except VerifierError as first:
+            error = first
+        if error.cause != "judge_timeout":  # a hang costs too much to be seen twice
+            try:
+                return await self._judge(submission.state, sandboxes)
+            except VerifierError as again:
+                error = again
+        if not await self._gives_verdicts(sandboxes):
+            raise error
+        detail = f"{error.cause}: {one_line(error.detail)}"
+        return single("no_verdict", max(0.0, self.span.low), Protection.SHARED, detail)
+
+    async def _gives_verdicts(self, sandboxes: SandboxBackend) -> bool:
+        """Whether this judge, here and now, has a verdict for a state that means well."""
+        try:
+            state = await self._solved(sandboxes) if self.task.solution else None
+            await self._judge(state, sandboxes)
+        except VerifierError:
+            return False
+        return True
+
+    async def _solved(self, sandboxes: SandboxBackend) -> Archive | None:
+        """The state that the task's own solution leaves."""
+        assert self.task.solution is not None
+        sandbox = await sandboxes.create(solution_spec(self.task, None))
+        try:
+            await sandbox.write_file(SOLUTION_PATH, self.task.solution.body.encode())
+            timeout_s = self.task.public.agent_timeout_s
+            await sandbox.exec(Command(argv=("bash", SOLUTION_PATH), timeout_s=timeout_s))
+            return (await sandbox.freeze()).archive
+        finally:
+            await sandbox.close()
+
+    async def _judge(self, state: Archive | None, sandboxes: SandboxBackend) -> Verdict:
         spec = replace(
-            solution_spec(self.task, submission.state),
+            solution_spec(self.task, state),
             read_only=(ReadOnlyMount(TESTS_PATH, self.task.protected),),
             limits=self.task.public.limits,
         )
@@ -59,6 +101,10 @@ class ScriptVerifier:
             result = await sandbox.exec(command)
             if result.timed_out:
                 raise VerifierError("judge_timeout", f"no end within {self.task.verifier.timeout_s:g} s")
+            # Nothing that the solution left running may touch what the script wrote.
+            await sandbox.exec(
+                Command(argv=("sh", "-c", "kill -KILL -1"), timeout_s=PREPARE_TIMEOUT_S, cwd="/")
+            )
             reward = await self._reward(sandbox, result)
         finally:
             await sandbox.close()
@@ -79,7 +125,7 @@ class ScriptVerifier:
                 continue
             except (ValueError, OSError) as error:
                 raise VerifierError("reward_malformed", f"{name}: {error}") from error
-        told = (result.stderr or result.stdout).decode(errors="replace").strip()[-400:]
+        told = one_line((result.stderr or result.stdout).decode(errors="replace").strip()[-400:])
         if result.exit_code != 0:
             raise VerifierError("judge_crashed", f"no reward, {why_it_ended(result)}: {told}")
         raise VerifierError("reward_missing", f"neither reward.txt nor reward.json in {LOGS_PATH}: {told}")
