@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
-import logging
 import secrets
 import threading
 from collections import OrderedDict
@@ -25,17 +24,16 @@ from workers.sandbox.docker_backend import engine as docker
 from workers.sandbox.docker_backend.engine import Engine, EngineError, ImageFacts
 from workers.sandbox.docker_backend.first import FirstProcess
 from workers.sandbox.docker_backend.images import Images
-from workers.sandbox.docker_backend.owner import OWNER, is_dead, labels
+from workers.sandbox.docker_backend.owner import labels
 from workers.sandbox.docker_backend.proof import prove
 from workers.sandbox.docker_backend.sandbox import Container, DockerSandbox
 from workers.sandbox.docker_backend.state import visible
+from workers.sandbox.docker_backend.sweep import keep_sweeping, sweep
 from workers.sandbox.docker_backend.tree import laid
 from workers.sandbox.protocol import SandboxSpec, Snapshot
 from workers.sandbox.results import check_paths
 from workers.sandbox.union import merge
 
-logger = logging.getLogger(__name__)
-_SWEEP_EVERY_S = 60.0
 _PREPARED = 16
 _ROOT = ("0", "root")
 
@@ -94,7 +92,7 @@ class DockerBackend:
             raise SandboxError("engine_unreachable", f"{error}; {remedy}") from error
         self._engine = engine
         self._images = Images(engine, self._options.image, self._labels, self._new_name)
-        self._sweeper = asyncio.create_task(_keep_sweeping(engine))
+        self._sweeper = asyncio.create_task(keep_sweeping(engine))
 
     async def create(self, spec: SandboxSpec) -> DockerSandbox:
         """A fresh container with the spec's layers laid."""
@@ -226,29 +224,6 @@ class DockerBackend:
         if uid in _ROOT or not uid.isdigit() or (gid and not gid.isdigit()):
             return settings.AGENT
         return f"{uid}:{gid or uid}"
-
-
-async def sweep(engine: Engine) -> int:
-    """Remove every container and volume whose owner is dead; how many containers there were. Raises EngineError."""
-    dead = [
-        found for found in await engine.call(lambda c: docker.labelled(c, OWNER)) if is_dead(found.labels)
-    ]
-    for found in dead:
-        logger.warning("removing container %s, whose owner is dead", found.name)
-        await engine.call(lambda c, which=found.identity: docker.remove_container(c, which))  # type: ignore[misc]
-    for found in await engine.call(lambda c: docker.labelled_volumes(c, OWNER)):
-        if is_dead(found.labels):
-            await engine.call(lambda c, which=found.identity: docker.remove_volume(c, which))  # type: ignore[misc]
-    return len(dead)
-
-
-async def _keep_sweeping(engine: Engine) -> None:
-    while True:
-        await asyncio.sleep(_SWEEP_EVERY_S)
-        try:
-            await sweep(engine)
-        except EngineError as error:
-            logger.warning("could not look for containers of dead owners: %s", error)
 
 
 async def _bring_up(
