@@ -15,6 +15,7 @@ from workers.sandbox.docker_backend.engine import Engine, EngineError, Found
 from workers.sandbox.docker_backend.owner import OWNER, is_dead
 
 logger = logging.getLogger(__name__)
+Removal = Callable[[docker.Client, str], None]
 _EVERY_S = 60.0
 
 
@@ -22,14 +23,15 @@ async def sweep(engine: Engine) -> int:
     """Remove every container and volume whose owner is dead; how many there were. Raises EngineError."""
     containers = await engine.call(lambda client: docker.labelled(client, OWNER))
     volumes = await engine.call(lambda client: docker.labelled_volumes(client, OWNER))
-    dead = [(found, docker.remove_container) for found in containers if is_dead(found.labels)]
+    dead: list[tuple[Found, Removal]] = []
+    dead += [(found, docker.remove_container) for found in containers if is_dead(found.labels)]
     dead += [(found, docker.remove_volume) for found in volumes if is_dead(found.labels)]
     for found, remove in dead:
         await _remove(engine, found, remove)
     return len(dead)
 
 
-async def _remove(engine: Engine, found: Found, remove: Callable[[docker.Client, str], None]) -> None:
+async def _remove(engine: Engine, found: Found, remove: Removal) -> None:
     logger.warning("removing %s, whose owner is dead", found.name)
     try:
         await engine.call(lambda client: remove(client, found.identity))
