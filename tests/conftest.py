@@ -64,7 +64,9 @@ def _command(pid: int) -> str:
 
 
 def _mounts() -> list[str]:
-    return [line.split(" ", 4)[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    """All but a Docker engine's own, which others on the machine may use: our containers are counted by label."""
+    lines = [line.split(" ", 4)[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    return [line for line in lines if not line.startswith(("/var/lib/docker/", "/run/docker/"))]
 
 
 def _folders() -> set[Path]:

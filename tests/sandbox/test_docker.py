@@ -23,6 +23,7 @@ from workers.sandbox.docker_backend.engine import Engine
 from workers.sandbox.docker_backend.owner import OWNER, RUN, is_dead, labels
 from workers.sandbox.docker_backend.proof import differences
 from workers.sandbox.protocol import Bound, Command, ReadOnlyMount, Sandbox, SandboxSpec
+from workers.sandbox.warm import WarmOptions
 from workers.task import Limits
 
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("docker_engine")]
@@ -101,7 +102,7 @@ async def test_the_name_is_recorded_before_the_container_exists() -> None:
     def record(name: str) -> None:
         seen.append((name, docker("ps", "--all", "--quiet", "--filter", f"name={name}")))
 
-    backend = DockerBackend(DockerOptions(image=IMAGE, run="a-run"), record)
+    backend = DockerBackend(DockerOptions(image=IMAGE, run="a-run", warm=WarmOptions(high=0)), record)
     await backend.start()
     await backend.create(SandboxSpec())
     named = docker("ps", "--format", "{{.Names}}", "--filter", f"label={RUN}=a-run")
@@ -412,6 +413,24 @@ async def test_what_can_not_be_had_is_refused(dock: DockerBackend) -> None:
         await dock.create(SandboxSpec(image="docker:localhost:1/no/such:image"))
     with pytest.raises(SandboxError, match="image_missing"):
         await dock.create(SandboxSpec(image="dockerfile:0"))
+
+
+async def test_a_container_made_ahead_of_need_is_fresh_and_one_that_died_is_not_handed_out() -> None:
+    backend, spec = make_backend(warm=2), SandboxSpec()
+    await backend.start()
+    await backend.prewarm(spec)
+    ready = containers()
+    assert len(ready) == 2
+    started = time.monotonic()
+    one = await backend.create(spec)
+    assert time.monotonic() - started < 0.1
+    assert await told(one, "ls; echo dirt > dirt") == ""
+    await backend.prewarm(spec)
+    docker("rm", "--force", "--volumes", *(ready & containers()))
+    other = await backend.create(spec)
+    assert await told(other, "ls; echo fine") == "fine"
+    await backend.close()
+    assert containers() | volumes() == set()
 
 
 async def test_no_engine_is_one_error_with_the_remedy(tmp_path: Path) -> None:

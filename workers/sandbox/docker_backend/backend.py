@@ -15,7 +15,7 @@ import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from workers.archive import EMPTY, Archive, Entry, unpack
 from workers.errors import SandboxError, Unsupported
@@ -33,6 +33,7 @@ from workers.sandbox.docker_backend.tree import laid
 from workers.sandbox.protocol import SandboxSpec, Snapshot
 from workers.sandbox.results import check_paths
 from workers.sandbox.union import merge
+from workers.sandbox.warm import WarmOptions, WarmPool
 
 _PREPARED = 16
 _ROOT = ("0", "root")
@@ -49,6 +50,7 @@ class DockerOptions:
     threads: calls to the engine at once.
     call_timeout_s: how long the engine may take for one.
     output_kill_mb: a command that prints more than this is killed.
+    warm: how many sandboxes are made ahead of need.
     """
 
     url: str = ""
@@ -58,6 +60,7 @@ class DockerOptions:
     threads: int = 8
     call_timeout_s: float = 120.0
     output_kill_mb: int = 64
+    warm: WarmOptions = field(default_factory=WarmOptions)
 
 
 class DockerBackend:
@@ -72,6 +75,7 @@ class DockerBackend:
         self._images: Images | None = None
         self._labels = labels(options.run)
         self._sweeper: asyncio.Task[None] | None = None
+        self._warm: WarmPool[DockerSandbox] | None = None
         self._living: dict[str, Container] = {}
         self._snapshots: dict[str, Archive] = {}
         self._numbers = itertools.count(1)
@@ -92,11 +96,21 @@ class DockerBackend:
             raise SandboxError("engine_unreachable", f"{error}; {remedy}") from error
         self._engine = engine
         self._images = Images(engine, self._options.image, self._labels, self._new_name)
+        self._warm = WarmPool(lambda spec: self._sandbox(spec, EMPTY), self._options.warm)
         self._sweeper = asyncio.create_task(keep_sweeping(engine))
 
     async def create(self, spec: SandboxSpec) -> DockerSandbox:
-        """A fresh container with the spec's layers laid."""
-        return await self._sandbox(spec, EMPTY)
+        """A fresh container with the spec's layers laid: one that is ready, else one made now."""
+        self._check(spec)
+        if self._warm is None:
+            raise SandboxError("create_failed", "the backend was not started, or was closed")
+        return await self._warm.take(spec)
+
+    async def prewarm(self, spec: SandboxSpec) -> None:
+        """Make some sandboxes ready for a spec that will be asked for."""
+        self._check(spec)
+        if self._warm is not None:
+            await self._warm.prewarm(spec)
 
     async def fork(self, snapshot: Snapshot) -> DockerSandbox:
         """A fresh container with the snapshot's archive above the spec's layers."""
@@ -122,6 +136,9 @@ class DockerBackend:
 
     async def close(self) -> None:
         """Remove every container. Safe twice."""
+        warm, self._warm = self._warm, None
+        if warm is not None:
+            await warm.close()
         engine, self._engine = self._engine, None
         if engine is None:
             return
@@ -147,9 +164,7 @@ class DockerBackend:
 
     async def make(self, spec: SandboxSpec, above: Archive) -> Container:
         """A container that runs, with everything laid. Raises SandboxError; nothing stays where it does."""
-        check_paths(spec)
-        if spec.limits.allow_internet:
-            raise Unsupported("internet access from a sandbox", "an image that holds what the task needs")
+        self._check(spec)
         engine, images = self._parts()
         image = await images.find(spec.image)
         user = self._user(image)
@@ -211,6 +226,12 @@ class DockerBackend:
         name = f"rollcage-{secrets.token_hex(8)}"
         self._record(name)
         return name
+
+    @staticmethod
+    def _check(spec: SandboxSpec) -> None:
+        check_paths(spec)
+        if spec.limits.allow_internet:
+            raise Unsupported("internet access from a sandbox", "an image that holds what the task needs")
 
     def _parts(self) -> tuple[Engine, Images]:
         if self._engine is None or self._images is None:

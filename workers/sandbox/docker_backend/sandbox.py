@@ -87,6 +87,14 @@ class DockerSandbox:
     def reset_digest(self) -> str:
         return self._container.reset_digest
 
+    async def is_alive(self) -> bool:
+        """Whether commands can still be run in it."""
+        try:
+            await self._container.first.counts()
+        except SandboxError:
+            return False
+        return True
+
     async def exec(self, command: Command) -> ExecResult:
         """Run one command to its end or to a limit."""
         self._check_usable()
