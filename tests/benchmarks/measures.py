@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from workers.archive import Archive, Entry, EntryKind, pack
 from workers.sandbox.protocol import Command, ExecResult, Sandbox, SandboxBackend, SandboxSpec, Snapshot
@@ -18,6 +19,14 @@ from workers.task import Limits
 TRUE = Command(("true",))
 _WARM_UP = 2
 _LIMITS = Limits(memory_mb=256, storage_mb=256, pids=64)
+
+
+class WarmBackend(SandboxBackend, Protocol):
+    """A backend that makes sandboxes ahead of need."""
+
+    async def prewarm(self, spec: SandboxSpec) -> None:
+        """Make some ready; returns when they are."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,35 +101,16 @@ async def full_reset(backend: SandboxBackend, spec: SandboxSpec, rounds: int) ->
     return Times(tuple(taken))
 
 
-async def prewarmed(backend: SandboxBackend, spec: SandboxSpec, rounds: int) -> Times:
-    """Take a sandbox that was made ahead and run its first command, while another is made in its place."""
-    ready: asyncio.Queue[Sandbox] = asyncio.Queue(maxsize=4)
-
-    async def refill() -> None:
-        while True:
-            made = await backend.create(spec)
-            try:
-                await ready.put(made)
-            except asyncio.CancelledError:
-                await made.close()
-                raise
-
-    filler = asyncio.create_task(refill())
+async def prewarmed(backend: WarmBackend, spec: SandboxSpec, rounds: int) -> Times:
+    """Take a sandbox that was made ahead of need: what a rollout waits for."""
     taken = []
-    try:
-        for _ in range(rounds):
-            while not ready.full():  # noqa: ASYNC110 - what is measured is a pool that is full
-                await asyncio.sleep(0.002)
-            started = time.perf_counter()
-            sandbox = await ready.get()
-            await _check(sandbox.exec(TRUE))
-            taken.append(time.perf_counter() - started)
-            await sandbox.close()
-    finally:
-        filler.cancel()
-        await asyncio.gather(filler, return_exceptions=True)
-        while not ready.empty():
-            await ready.get_nowait().close()
+    for _ in range(rounds):
+        await backend.prewarm(spec)
+        started = time.perf_counter()
+        sandbox = await backend.create(spec)
+        taken.append(time.perf_counter() - started)
+        await _check(sandbox.exec(TRUE))
+        await sandbox.close()
     return Times(tuple(taken))
 
 

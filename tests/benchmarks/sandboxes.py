@@ -24,6 +24,7 @@ from tests.benchmarks.measures import (
     Density,
     Scale,
     Times,
+    WarmBackend,
     density,
     episodes_a_minute,
     full_reset,
@@ -36,15 +37,17 @@ from tests.benchmarks.measures import (
 from tests.sandbox.docker_engine import IMAGE, make_backend, running_engine
 from workers.archive import EMPTY
 from workers.errors import Unsupported
-from workers.sandbox.bubblewrap import BubblewrapBackend
-from workers.sandbox.protocol import SandboxBackend
+from workers.sandbox.bubblewrap import BubblewrapBackend, BubblewrapOptions
+from workers.sandbox.protocol import SandboxSpec
+from workers.sandbox.warm import WarmOptions
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PARTS = ("reset", "take", "command", "throughput", "snapshots", "density", "bare")
-BACKENDS: Mapping[str, Callable[[], SandboxBackend]] = {
-    "bubblewrap": BubblewrapBackend,
+BACKENDS: Mapping[str, Callable[[int], WarmBackend]] = {
+    "bubblewrap": lambda warm: BubblewrapBackend(BubblewrapOptions(warm=WarmOptions(high=warm))),
     "docker": make_backend,
 }
+READY = 4
 FULL = {
     "bubblewrap": Scale(300, 300, 20, 8, 5000, 9600, 60, 100, 64),
     "docker": Scale(30, 60, 30, 8, 5000, 9600, 60, 15, 64),
@@ -73,7 +76,7 @@ def tell(text: str) -> None:
 
 async def measure(name: str, scale: Scale, parts: set[str], counts: tuple[int, ...]) -> Found:
     found = Found()
-    backend = BACKENDS[name]()
+    backend = BACKENDS[name](0)
     await backend.start()
     small, large = spec_of(EMPTY), spec_of(repository(scale))
     files = f"{scale.files:,} files, {scale.files * scale.file_bytes / 1e6:.0f} MB"
@@ -82,9 +85,6 @@ async def measure(name: str, scale: Scale, parts: set[str], counts: tuple[int, .
             if "reset" in parts:
                 tell(f"{name}: full reset, {label}")
                 found.times[f"full reset, {label}"] = await full_reset(backend, spec, scale.resets)
-        if "take" in parts:
-            tell(f"{name}: prewarmed take")
-            found.times["prewarmed take + first command"] = await prewarmed(backend, large, scale.resets)
         if "command" in parts:
             tell(f"{name}: one command")
             found.times["one supervised command"] = await one_command(backend, large, scale.commands)
@@ -108,7 +108,18 @@ async def measure(name: str, scale: Scale, parts: set[str], counts: tuple[int, .
             found.density = await density(backend, small, counts, lambda text: tell(f"{name}: {text}"))
     finally:
         await backend.close()
+    if "take" in parts:
+        tell(f"{name}: prewarmed take")
+        found.times["prewarmed take"] = await _take(BACKENDS[name](READY), large, scale.resets)
     return found
+
+
+async def _take(backend: WarmBackend, spec: SandboxSpec, rounds: int) -> Times:
+    await backend.start()
+    try:
+        return await prewarmed(backend, spec, rounds)
+    finally:
+        await backend.close()
 
 
 def bare(rounds: int) -> Times:

@@ -23,7 +23,7 @@ def test_the_sandbox_benchmark_prints_its_tables() -> None:
     ]
     for row in (
         "full reset, empty workspace",
-        "prewarmed take + first command",
+        "prewarmed take",
         "one supervised command",
         "10",
     ):

@@ -17,6 +17,7 @@ import pytest
 
 from workers.sandbox.docker_backend.backend import DockerBackend, DockerOptions
 from workers.sandbox.docker_backend.owner import OWNER, labels
+from workers.sandbox.warm import WarmOptions
 
 IMAGE = "rollcage-test:bookworm"
 SOCKET = "/var/run/docker.sock"
@@ -42,6 +43,7 @@ def docker_engine() -> Iterator[str]:
         if made.returncode:
             pytest.skip(f"no test image: {made.stderr.strip()}")
         yield IMAGE
+        assert containers() | volumes() == set()
 
 
 @contextmanager
@@ -67,9 +69,9 @@ def running_engine() -> Iterator[str]:
             daemon.wait(_STOP_TIMEOUT_S)
 
 
-def make_backend() -> DockerBackend:
-    """A backend whose `host` image is the test image."""
-    return DockerBackend(DockerOptions(image=IMAGE))
+def make_backend(warm: int = 0) -> DockerBackend:
+    """A backend whose `host` image is the test image, with so many sandboxes of a spec made ahead of need."""
+    return DockerBackend(DockerOptions(image=IMAGE, warm=WarmOptions(high=warm)))
 
 
 def docker(*arguments: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ from workers.sandbox.docker_backend.engine import Engine
 from workers.sandbox.docker_backend.owner import OWNER, RUN, is_dead, labels
 from workers.sandbox.docker_backend.proof import differences
 from workers.sandbox.protocol import Bound, Command, ReadOnlyMount, Sandbox, SandboxSpec
+from workers.sandbox.warm import WarmOptions
 from workers.task import Limits
 
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("docker_engine")]
@@ -100,7 +102,7 @@ async def test_the_name_is_recorded_before_the_container_exists() -> None:
     def record(name: str) -> None:
         seen.append((name, docker("ps", "--all", "--quiet", "--filter", f"name={name}")))
 
-    backend = DockerBackend(DockerOptions(image=IMAGE, run="a-run"), record)
+    backend = DockerBackend(DockerOptions(image=IMAGE, run="a-run", warm=WarmOptions(high=0)), record)
     await backend.start()
     await backend.create(SandboxSpec())
     named = docker("ps", "--format", "{{.Names}}", "--filter", f"label={RUN}=a-run")
@@ -131,7 +133,9 @@ async def test_a_disk_bomb_meets_the_end_of_its_disk(box: Sandbox, place: str) -
     result = await box.exec(Command.shell(line, timeout_s=20))
     assert b"full" in result.stdout or result.oom_killed
     assert b"No space" in result.stderr or result.oom_killed
-    await box.exec(Command.shell(f"rm -f {place}/bomb*"))
+    full = await box.exec(Command.shell("head -c 50M /dev/zero > bomb", timeout_s=20))
+    assert Bound.DISK in full.bounds_met
+    await box.exec(Command.shell(f"rm -f {place}/bomb* bomb*"))
     assert await told(box, "echo fine") == "fine"
 
 
@@ -139,6 +143,7 @@ async def test_an_inode_bomb_meets_its_bound(box: Sandbox) -> None:
     code = "import os\nfor i in range(5000): os.close(os.open(f'f{i}', os.O_CREAT))"
     result = await box.exec(Command(("python3", "-c", code), timeout_s=20))
     assert b"No space left" in result.stderr
+    assert result.bounds_met == (Bound.INODES,)
 
 
 async def test_neither_killing_everything_nor_many_orphans_end_the_sandbox(box: Sandbox) -> None:
@@ -256,6 +261,64 @@ async def test_killing_the_owner_leaves_no_container_and_no_volume() -> None:
     assert await until(lambda: containers(label) | volumes(label) == set())
 
 
+BUSY_CODE = """
+import asyncio
+from tests.sandbox.docker_engine import make_backend
+from workers.sandbox.docker_backend.owner import OWNER, labels
+from workers.sandbox.protocol import Command, SandboxSpec
+
+async def work(backend):
+    while True:
+        box = await backend.create(SandboxSpec())
+        await box.exec(Command.shell("sleep 4321 & echo x > file"))
+        await box.snapshot()
+        await box.freeze()
+        await box.close()
+
+async def main():
+    backend = make_backend()
+    print(labels("")[OWNER], flush=True)
+    await backend.start()
+    await asyncio.gather(work(backend), work(backend))
+
+asyncio.run(main())
+"""
+STORM = int(os.environ.get("DOCKER_STORM", "6"))
+
+
+async def kill_one(delay_s: float) -> str:
+    """Start an owner that makes and removes containers all the time, kill it, and give its label."""
+    owner = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        BUSY_CODE,
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert owner.stdout is not None
+    label = (await owner.stdout.readline()).decode().strip()
+    await asyncio.sleep(delay_s)
+    owner.kill()
+    await owner.wait()
+    return label
+
+
+@pytest.mark.timeout(60 + 10 * STORM)
+async def test_owners_killed_at_random_points_leave_nothing() -> None:
+    chance = random.Random(7)
+    dead = [await kill_one(chance.uniform(0.05, 1.5)) for _ in range(STORM)]
+
+    def left() -> set[str]:
+        return {name for label in dead for name in containers(label) | volumes(label)}
+
+    if not await until(lambda: left() == set()):  # the engine missed a death: that is what the sweep is for
+        backend = make_backend()
+        await backend.start()
+        await backend.close()
+    assert left() == set()
+
+
 def owner_label_of_the_dead() -> str:
     code = "from workers.sandbox.docker_backend.owner import OWNER, labels; print(labels('')[OWNER])"
     command = [sys.executable, "-c", code]
@@ -350,6 +413,24 @@ async def test_what_can_not_be_had_is_refused(dock: DockerBackend) -> None:
         await dock.create(SandboxSpec(image="docker:localhost:1/no/such:image"))
     with pytest.raises(SandboxError, match="image_missing"):
         await dock.create(SandboxSpec(image="dockerfile:0"))
+
+
+async def test_a_container_made_ahead_of_need_is_fresh_and_one_that_died_is_not_handed_out() -> None:
+    backend, spec = make_backend(warm=2), SandboxSpec()
+    await backend.start()
+    await backend.prewarm(spec)
+    ready = containers()
+    assert len(ready) == 2
+    started = time.monotonic()
+    one = await backend.create(spec)
+    assert time.monotonic() - started < 0.1
+    assert await told(one, "ls; echo dirt > dirt") == ""
+    await backend.prewarm(spec)
+    docker("rm", "--force", "--volumes", *(ready & containers()))
+    other = await backend.create(spec)
+    assert await told(other, "ls; echo fine") == "fine"
+    await backend.close()
+    assert containers() | volumes() == set()
 
 
 async def test_no_engine_is_one_error_with_the_remedy(tmp_path: Path) -> None:

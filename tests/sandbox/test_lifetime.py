@@ -217,8 +217,8 @@ def proved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **changed: str) -> s
     lines = [reset._parse(line) for line in MOUNTINFO.format(**facts).splitlines()]
     monkeypatch.setattr(reset, "read_mounts", lambda pid: {line.path: line for line in lines})
     setup = Setup(1, "I", "E", ("/usr",), (), "", "", 1, 1.0)
-    request = Create(1, "/workspace", ("A", "B"), (Mount("/tests", "T"),), Limits())
-    return reset.prove(setup, "/L", Storage(str(tmp_path), -1), request, 0)
+    request = Create(1, "/workspace", ("A", "B"), (), (Mount("/tests", "T"),), Limits())
+    return reset.prove(setup, lambda name: f"/L/{name}", Storage(str(tmp_path), -1), request, 0)
 
 
 def test_a_clean_reset_is_proved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

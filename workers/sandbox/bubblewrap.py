@@ -13,27 +13,23 @@ import itertools
 import logging
 import os
 import resource
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 
 from workers.archive import Archive
 from workers.errors import SandboxError, Unsupported
+from workers.sandbox.bubblewrap_sandbox import BubblewrapSandbox
 from workers.sandbox.client import KeeperClient
 from workers.sandbox.doctor import why_not
+from workers.sandbox.held import Held, Shelf, topmost
 from workers.sandbox.image import HostImage, host_image
-from workers.sandbox.messages import Close, Create, Exec, Freeze, Mount, Operation, Probe, Read, Setup, Write
-from workers.sandbox.protocol import Bound, Command, ExecResult, FinalState, SandboxSpec, Snapshot, StateDiff
-from workers.sandbox.results import change_of, check_paths, exec_result, file_error, refused
-from workers.sandbox.slot import HOME
+from workers.sandbox.messages import Create, Export, Mount, Operation, Setup
+from workers.sandbox.protocol import SandboxSpec, Snapshot
+from workers.sandbox.results import check_paths
 from workers.sandbox.warm import WarmOptions, WarmPool, WarmStats
 
 logger = logging.getLogger(__name__)
 _GRACE_S = 15.0
-_FILE_TIMEOUT_S = 20.0
-_PROBE_TIMEOUT_S = 5.0
-_FREEZE_TIMEOUT_S = 120.0
-_CLOSE_TIMEOUT_S = 30.0
+_EXPORT_TIMEOUT_S = 120.0
 _IMPORT_ROUNDS = 4
 _MAX_RESTARTS = 16
 
@@ -49,6 +45,7 @@ class BubblewrapOptions:
     create_timeout_s: how long a sandbox may take to come up.
     masked: more folders under /usr that no sandbox may see.
     warm: how many sandboxes are made ahead of need.
+    verify_every: of so many fresh sandboxes one is read back byte by byte; 0 means none.
     """
 
     keepers: int = 0
@@ -58,6 +55,7 @@ class BubblewrapOptions:
     create_timeout_s: float = 20.0
     masked: tuple[str, ...] = ()
     warm: WarmOptions = field(default_factory=WarmOptions)
+    verify_every: int = 0
 
 
 class BubblewrapBackend:
@@ -71,6 +69,10 @@ class BubblewrapBackend:
         self._mending = asyncio.Lock()
         self._restarts_left = _MAX_RESTARTS
         self._warm: WarmPool[BubblewrapSandbox] | None = None
+        self._samples = itertools.count(1)
+        self.shelf = Shelf()
+        self.resting: set[BubblewrapSandbox] = set()
+        self.dirty_resets = 0
 
     async def start(self) -> None:
         """Start the keepers. Raises SandboxError with the remedy where this machine can't."""
@@ -108,36 +110,79 @@ class BubblewrapBackend:
         """How sandboxes were acquired since the start."""
         return self._warm.stats if self._warm is not None else WarmStats()
 
+    @property
+    def output_kill_bytes(self) -> int:
+        return self._options.output_kill_mb << 20
+
+    @property
+    def agent_path(self) -> str:
+        """The PATH of commands."""
+        assert self._image is not None
+        return self._image.agent_path
+
     async def _make(self, spec: SandboxSpec) -> BubblewrapSandbox:
-        keeper = min(await self._living(), key=lambda k: k.slot_count)
+        return await self._make_from(spec, None)
+
+    async def _make_from(self, spec: SandboxSpec, held: Held | None) -> BubblewrapSandbox:
+        living = await self._living()
+        keeper = held.keeper if held and held.keeper else min(living, key=lambda k: k.slot_count)
         keeper.slot_count += 1
         number = next(self._numbers)
+        sandbox = BubblewrapSandbox(self, keeper, number, spec, held)
         try:
-            digest = await self._create_on(keeper, number, spec)
-        except BaseException:
+            await sandbox.begin()
+            await self._sample(sandbox)
+        except BaseException as error:
             keeper.slot_count -= 1
             keeper.post_close(number)
+            if isinstance(error, SandboxError) and error.cause == "dirty_reset":
+                self.dirty_resets += 1
             raise
-        assert self._image is not None
-        return BubblewrapSandbox(keeper, number, spec, digest, self._image.agent_path, self._options)
+        return sandbox
+
+    async def _sample(self, sandbox: BubblewrapSandbox) -> None:
+        """Read every so manieth sandbox back, byte by byte."""
+        every = self._options.verify_every
+        if every and next(self._samples) % every == 0:
+            await sandbox.verify()
 
     async def fork(self, snapshot: Snapshot) -> BubblewrapSandbox:
-        raise _no_snapshots()
+        """A fresh sandbox that starts from a snapshot, its reset proved."""
+        return await self._make_from(snapshot.spec, self.shelf.find(snapshot))
 
     async def export(self, snapshot: Snapshot, max_bytes: int = 64 << 20) -> Archive:
-        raise _no_snapshots()
+        """What a snapshot changes against its spec's layers."""
+        held = self.shelf.find(snapshot)
+        if held.keeper is None:
+            if held.archive.size_bytes > max_bytes:
+                raise SandboxError("snapshot_too_large", f"more than {max_bytes} bytes")
+            return held.archive
+        layers = topmost(layer.digest for layer in snapshot.spec.layers)
+        answer = await held.keeper.call(
+            Operation.EXPORT, Export(layers, held.above, max_bytes), _EXPORT_TIMEOUT_S
+        )
+        if answer.head["too_large"]:
+            raise SandboxError("snapshot_too_large", str(answer.head["too_large"]))
+        return Archive(answer.blobs[0], str(answer.head["digest"]))
 
     async def import_snapshot(self, archive: Archive, spec: SandboxSpec) -> Snapshot:
-        raise _no_snapshots()
+        """Keep an exported archive as a snapshot."""
+        _check(spec)
+        return self.shelf.add_archive(archive, spec).snapshot
 
     async def discard(self, snapshot: Snapshot) -> None:
-        """There is none. Safe twice."""
+        """Give up a snapshot; sandboxes that stand on it go on. Safe twice."""
+        for sandbox in [s for s in self.resting if s.rests_on(snapshot)]:
+            await sandbox.wake()
+        await self.shelf.discard(snapshot)
 
     async def close(self) -> None:
         """End every keeper and with it every sandbox. Safe twice."""
         warm, self._warm = self._warm, None
         if warm is not None:
             await warm.close()
+        self.shelf.clear()
+        self.resting.clear()
         keepers, self._keepers = self._keepers, []
         await asyncio.gather(*(keeper.close() for keeper in keepers))
 
@@ -180,12 +225,13 @@ class BubblewrapBackend:
             create_timeout_s=self._options.create_timeout_s,
         )
 
-    async def _create_on(self, keeper: KeeperClient, number: int, spec: SandboxSpec) -> str:
-        """Ask for the slot, handing over the layers that the keeper does not hold."""
+    async def lay(self, keeper: KeeperClient, number: int, spec: SandboxSpec, held: Held | None) -> str:
+        """Ask for a slot, handing over the layers that the keeper does not hold; its reset digest."""
         assert self._image is not None
-        archives = (self._image.etc, *spec.layers, *(item.files for item in spec.read_only))
+        archives = [self._image.etc, *spec.layers, *(item.files for item in spec.read_only)]
+        archives += [held.archive] if held else []
         by_digest = {archive.digest: archive for archive in archives}
-        request = _create_request(number, spec)
+        request = _create_request(number, spec, held.above if held else ())
         for _ in range(_IMPORT_ROUNDS):
             answer = await keeper.call(Operation.CREATE, request, self._options.create_timeout_s + _GRACE_S)
             missing = answer.head.get("missing")
@@ -197,151 +243,17 @@ class BubblewrapBackend:
         raise SandboxError("layers_full", "the keeper can't hold this sandbox's layers: raise layer_limit_mb")
 
 
-class BubblewrapSandbox:
-    """One slot of a keeper."""
-
-    def __init__(
-        self, keeper: KeeperClient, number: int, spec: SandboxSpec, reset_digest: str, path: str,
-        options: BubblewrapOptions,
-    ) -> None:  # fmt: skip
-        self._keeper = keeper
-        self._number = number
-        self._workspace = spec.workspace_path
-        self._path = path
-        self._options = options
-        self._reset_digest = reset_digest
-        self._is_closed = False
-
-    @property
-    def reset_digest(self) -> str:
-        return self._reset_digest
-
-    async def is_alive(self) -> bool:
-        """Whether commands can still enter it."""
-        try:
-            await self._keeper.call(Operation.PROBE, Probe(self._number), _PROBE_TIMEOUT_S)
-        except SandboxError:
-            return False
-        return True
-
-    async def exec(self, command: Command) -> ExecResult:
-        """Run one command to its end or to a limit."""
-        if command.user not in ("", "agent"):
-            raise Unsupported(f"user {command.user!r} in a bubblewrap sandbox", "sandbox=docker")
-        request = Exec(
-            slot=self._number,
-            argument_count=len(command.argv),
-            cwd=self._absolute(command.cwd or self._workspace),
-            timeout_s=command.timeout_s,
-            output_limit_bytes=command.output_limit_bytes,
-            output_kill_bytes=self._options.output_kill_mb << 20,
-            open_files=command.open_files,
-            cpu_s=command.cpu_s,
-        )
-        words = [os.fsencode(word) for word in (*command.argv, *self._environment(command))]
-        if any(b"\0" in word for word in words) or not command.argv:
-            return refused(126, "an argument is empty or holds a NUL byte")
-        answer = await self._keeper.call(
-            Operation.EXEC, request, command.timeout_s + _GRACE_S, (b"\0".join(words),), command.stdin
-        )
-        stdout, stderr = answer.blobs
-        return exec_result(
-            int(str(answer.head["code"])),
-            str(answer.head["limit"]),
-            stdout,
-            stderr,
-            int(str(answer.head["dropped"])),
-            float(str(answer.head["duration_s"])),
-            _bounds(answer.head["bounds"]),
-        )
-
-    async def read_file(self, path: str, max_bytes: int = 1 << 20) -> bytes:
-        """Read a regular file as the agent would."""
-        request = Read(self._number, self._absolute(path), max_bytes)
-        try:
-            answer = await self._keeper.call(Operation.READ, request, _FILE_TIMEOUT_S + _GRACE_S)
-        except OSError as error:
-            raise file_error(error, path) from error
-        return answer.blobs[0]
-
-    async def write_file(self, path: str, data: bytes) -> None:
-        """Write a file as the agent would, making folders on the way."""
-        request = Write(self._number, self._absolute(path))
-        await self._keeper.call(Operation.WRITE, request, _FILE_TIMEOUT_S + _GRACE_S, (data,))
-
-    async def diff(self, max_bytes: int = 64 << 20) -> StateDiff:
-        raise Unsupported("the diff of a living bubblewrap sandbox", "freeze")
-
-    async def snapshot(self) -> Snapshot:
-        raise _no_snapshots()
-
-    async def restore(self, snapshot: Snapshot) -> None:
-        raise _no_snapshots()
-
-    async def verify(self) -> None:
-        raise Unsupported("proof on demand of a bubblewrap sandbox", "the proof at its reset")
-
-    async def freeze(self, max_bytes: int = 64 << 20) -> FinalState:
-        """Kill every process in the sandbox, then read what changed in the workspace."""
-        request = Freeze(self._number, max_bytes, _FREEZE_TIMEOUT_S)
-        answer = await self._keeper.call(Operation.FREEZE, request, _FREEZE_TIMEOUT_S + _GRACE_S)
-        too_large = str(answer.head["too_large"])
-        listed = answer.head["changes"]
-        assert isinstance(listed, list)
-        changes = tuple(change_of(item) for item in listed if isinstance(item, list))
-        archive = None if too_large else Archive(answer.blobs[0], str(answer.head["digest"]))
-        return FinalState(archive, too_large, changes)
-
-    async def close(self) -> None:
-        """Destroy it. Safe twice, and under cancellation."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        self._keeper.slot_count -= 1
-        if not self._keeper.is_alive:
-            return
-        try:
-            await self._keeper.call(Operation.CLOSE, Close(self._number), _CLOSE_TIMEOUT_S)
-        except SandboxError as error:
-            if error.cause != "keeper_died":  # then the kernel has closed it
-                raise
-        except asyncio.CancelledError:
-            self._keeper.post_close(self._number)
-            raise
-
-    def _absolute(self, path: str) -> str:
-        return str(PurePosixPath(self._workspace) / path)
-
-    def _environment(self, command: Command) -> list[str]:
-        variables = {
-            "PATH": self._path, "HOME": HOME, "USER": "agent", "LOGNAME": "agent", "SHELL": "/bin/bash",
-            "LANG": "C.UTF-8", "TERM": "dumb", **dict(command.env),
-        }  # fmt: skip
-        return [f"{name}={value}" for name, value in variables.items()]
-
-
-def _bounds(listed: object) -> tuple[Bound, ...]:
-    assert isinstance(listed, list)
-    return tuple(Bound(str(name)) for name in listed)
-
-
-def _no_snapshots() -> Unsupported:
-    return Unsupported("snapshots of bubblewrap sandboxes", "freeze, and a layer of its archive")
-
-
-def _create_request(number: int, spec: SandboxSpec) -> Create:
+def _create_request(number: int, spec: SandboxSpec, above: tuple[str, ...]) -> Create:
     return Create(
         slot=number,
         workspace_path=spec.workspace_path,
-        layers=_topmost(layer.digest for layer in spec.layers),
+        layers=tuple(
+            digest for digest in topmost(layer.digest for layer in spec.layers) if digest not in above
+        ),
+        above=above,
         mounts=tuple(Mount(item.path, item.files.digest) for item in spec.read_only),
         limits=spec.limits,
     )
-
-
-def _topmost(digests: Iterable[str]) -> tuple[str, ...]:
-    """Each layer once, where it lies highest: an overlay refuses a second, and below the first it shows nothing."""
-    return tuple(dict.fromkeys(reversed(list(digests))))[::-1]
 
 
 def _check(spec: SandboxSpec) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from workers.archive import Entry, EntryKind
-from workers.sandbox.layers import OPAQUE_XATTR
+from workers.sandbox.marks import OPAQUE_XATTR
 from workers.sandbox.tree import Tree, is_whiteout
 from workers.sandbox.wire import Json
 

@@ -20,8 +20,27 @@ from collections.abc import Callable
 from workers.sandbox import messages, seccomp, syscalls, wire
 from workers.sandbox.answers import Failure, failure, send_failure
 from workers.sandbox.attendants import Attendants
-from workers.sandbox.frozen import freeze_state
-from workers.sandbox.messages import Close, Create, Exec, Freeze, Import, Operation, Probe, Read, Setup, Write
+from workers.sandbox.fingerprint import of_folder
+from workers.sandbox.frozen import Stack, send_changes, send_state
+from workers.sandbox.messages import (
+    Close,
+    Create,
+    Diff,
+    Digest,
+    Discard,
+    Exec,
+    Export,
+    Freeze,
+    Import,
+    Operation,
+    Probe,
+    Read,
+    Seal,
+    Setup,
+    Verify,
+    Write,
+)
+from workers.sandbox.reset import DirtyReset
 from workers.sandbox.slots import Slots, reap
 
 _TICK_MS = 500
@@ -103,6 +122,19 @@ class Keeper:
                 self._pass_on(messages.decode(Write, message.head).slot, message)
             case Operation.FREEZE:
                 self._freeze(messages.decode(Freeze, message.head), reply)
+            case Operation.DIFF:
+                self._diff(messages.decode(Diff, message.head), reply)
+            case Operation.SEAL:
+                self._seal(messages.decode(Seal, message.head), reply)
+            case Operation.EXPORT:
+                self._export(messages.decode(Export, message.head), reply)
+            case Operation.DIGEST:
+                self._digest(messages.decode(Digest, message.head), reply)
+            case Operation.VERIFY:
+                self._verify(messages.decode(Verify, message.head), reply)
+            case Operation.DISCARD:
+                self._ready().discard(messages.decode(Discard, message.head))
+                wire.send(reply, {"ok": True})
             case Operation.CLOSE:
                 slot = messages.decode(Close, message.head).slot
                 self._attendants.release(slot)
@@ -115,16 +147,54 @@ class Keeper:
 
     def _freeze(self, request: Freeze, reply: socket.socket) -> None:
         self._attendants.release(request.slot)
-        slot = self._ready().freeze(request.slot)
-        lowers, handle = self._ready().lower_folders(slot), slot.storage.handle
-        self._fork(reply, handle, lambda: freeze_state(request, handle, lowers, reply))
+        stack = self._ready().stack_of(self._ready().freeze(request.slot))
+        self._read(reply, stack, lambda: send_state(stack, request.max_bytes, reply))
 
-    def _fork(self, reply: socket.socket, needed: int, work: Callable[[], None]) -> None:
+    def _diff(self, request: Diff, reply: socket.socket) -> None:
+        stack = self._ready().stack_of(self._ready().living(request.slot))
+        self._read(reply, stack, lambda: send_changes(stack, request.max_bytes, reply))
+
+    def _seal(self, request: Seal, reply: socket.socket) -> None:
+        self._ready().living(request.slot)
+        self._attendants.release(request.slot)
+        self._ready().seal(request.slot, request.name)
+        wire.send(reply, {"ok": True})
+
+    def _export(self, request: Export, reply: socket.socket) -> None:
+        stack = self._ready().stack(request.layers, request.above)
+        self._read(reply, stack, lambda: send_state(stack, request.max_bytes, reply))
+
+    def _digest(self, request: Digest, reply: socket.socket) -> None:
+        stack = self._ready().stack((), (request.name,))
+        folder = f"/proc/self/fd/{stack.uppers[0]}"
+        self._read(reply, stack, lambda: wire.send(reply, {"ok": True, "digest": of_folder(folder)}))
+
+    def _verify(self, request: Verify, reply: socket.socket) -> None:
+        slot = self._ready().living(request.slot)
+
+        def work() -> None:
+            try:
+                self._ready().verify(slot)
+            except DirtyReset as error:
+                raise Failure("dirty_reset", str(error)) from error
+            wire.send(reply, {"ok": True})
+
+        self._fork(reply, {slot.pidfd, slot.storage.handle}, work)
+
+    def _read(self, reply: socket.socket, stack: Stack, work: Callable[[], None]) -> None:
+        """Read a stack in a child; its descriptors are closed here."""
+        try:
+            self._fork(reply, {*stack.uppers}, work)
+        finally:
+            for fd in stack.uppers:
+                os.close(fd)
+
+    def _fork(self, reply: socket.socket, needed: set[int], work: Callable[[], None]) -> None:
         """Run `work` in a child, which answers. It holds nothing of other slots: it may outlive them."""
         if os.fork():
             return
         try:
-            _close_all_but({reply.fileno(), needed})
+            _close_all_but({reply.fileno(), *needed})
             work()
         except Failure as error:
             send_failure(reply, error)

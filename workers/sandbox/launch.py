@@ -23,8 +23,9 @@ from workers.sandbox import syscalls, wire
 from workers.sandbox.image import HostImage
 
 _MODULES = (
-    "__init__", "answers", "attendant", "attendants", "changes", "files", "frozen", "inside", "keeper", "layers",
-    "memory", "messages", "reset", "seccomp", "slot", "slots", "supervisor", "syscalls", "tree", "wire",
+    "__init__", "answers", "attendant", "attendants", "changes", "files", "fingerprint", "frozen", "inside", "keeper",
+    "layers", "marks", "memory", "messages", "reset", "seccomp", "sealed", "slot", "slots", "supervisor", "syscalls",
+    "tree", "wire",
 )  # fmt: skip
 KEEPER_CODE = (
     "workers/__init__.py",

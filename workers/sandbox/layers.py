@@ -14,8 +14,9 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable
 
 from workers.archive import MTIME_S, Entry, EntryKind, unpack
+from workers.sandbox.fingerprint import of_folder
+from workers.sandbox.marks import OPAQUE_XATTR
 
-OPAQUE_XATTR = "user.overlay.opaque"
 _ENTRY_COST_BYTES = 4096
 
 
@@ -27,6 +28,7 @@ class Layers:
         self._limit_bytes = limit_bytes
         self._sizes: OrderedDict[str, int] = OrderedDict()
         self._users: Counter[str] = Counter()
+        self._fingerprints: dict[str, str] = {}
 
     def path(self, digest: str) -> str:
         return f"{self.folder}/{digest}"
@@ -50,6 +52,11 @@ class Layers:
             raise
         os.rename(partial, self.path(digest))
         self._sizes[digest] = len(data) + count * _ENTRY_COST_BYTES
+        self._fingerprints[digest] = of_folder(self.path(digest))
+
+    def fingerprint(self, digest: str) -> str:
+        """The content that the folder had when it got its name."""
+        return self._fingerprints[digest]
 
     def hold(self, digests: Iterable[str]) -> None:
         """A slot uses these from now on."""
@@ -70,6 +77,7 @@ class Layers:
             if self._users[digest] <= 0:
                 used -= self._sizes.pop(digest)
                 del self._users[digest]
+                del self._fingerprints[digest]
                 shutil.rmtree(self.path(digest), ignore_errors=True)
 
 

@@ -10,6 +10,9 @@ from typing import TypeVar
 from workers.sandbox.wire import Json
 from workers.task import Limits
 
+SEALED = "sealed-"
+"""How the names of sealed workspaces begin; every other name of a layer is an archive's digest."""
+
 
 class Operation(StrEnum):
     SETUP = "setup"
@@ -21,6 +24,12 @@ class Operation(StrEnum):
     READ = "read"
     WRITE = "write"
     FREEZE = "freeze"
+    DIFF = "diff"
+    SEAL = "seal"
+    EXPORT = "export"
+    DIGEST = "digest"
+    DISCARD = "discard"
+    VERIFY = "verify"
     CLOSE = "close"
 
 
@@ -54,9 +63,12 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Create:
+    """`above` are the archives and sealed workspaces of a snapshot, over the spec's own layers."""
+
     slot: int
     workspace_path: str
     layers: tuple[str, ...]
+    above: tuple[str, ...]
     mounts: tuple[Mount, ...]
     limits: Limits
 
@@ -110,7 +122,49 @@ class Write:
 class Freeze:
     slot: int
     max_bytes: int
-    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    slot: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """End a slot and keep its workspace by a name, with all that it stands on held for it."""
+
+    slot: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """What a snapshot changes against its spec's layers."""
+
+    layers: tuple[str, ...]
+    above: tuple[str, ...]
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """The content of one sealed workspace."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Discard:
+    """Let go of what was held for a snapshot."""
+
+    layers: tuple[str, ...]
+    above: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Verify:
+    slot: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +172,43 @@ class Close:
     slot: int
 
 
-Request = Setup | Import | Create | Attend | Probe | Exec | Read | Write | Freeze | Close
-T = TypeVar("T", Setup, Import, Create, Attend, Probe, Exec, Read, Write, Freeze, Close)
+Request = (
+    Setup
+    | Import
+    | Create
+    | Attend
+    | Probe
+    | Exec
+    | Read
+    | Write
+    | Freeze
+    | Diff
+    | Seal
+    | Export
+    | Digest
+    | Discard
+    | Verify
+    | Close
+)
+T = TypeVar(
+    "T",
+    Setup,
+    Import,
+    Create,
+    Attend,
+    Probe,
+    Exec,
+    Read,
+    Write,
+    Freeze,
+    Diff,
+    Seal,
+    Export,
+    Digest,
+    Discard,
+    Verify,
+    Close,
+)
 
 
 def encode(operation: Operation, request: Request) -> dict[str, Json]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from workers.sandbox.messages import Create, Setup
@@ -29,25 +30,32 @@ class MountLine:
     options: dict[str, str]
 
 
-def prove(setup: Setup, layers: str, storage: Storage, request: Create, pid: int) -> str:
-    """The slot's reset digest. Raises DirtyReset."""
+def prove(setup: Setup, path: Callable[[str], str], storage: Storage, request: Create, pid: int) -> str:
+    """A fresh slot's reset digest; of what lies above the spec's layers, only the place counts. Raises DirtyReset."""
     with os.scandir(f"{storage.folder}/{UPPER}") as upper:
         if any(True for _ in upper):
             raise DirtyReset("the workspace's upper folder is not empty")
+    return prove_mounts(setup, path, storage, request, pid)
+
+
+def prove_mounts(
+    setup: Setup, path: Callable[[str], str], storage: Storage, request: Create, pid: int
+) -> str:
+    """The same, whatever was written since. Raises DirtyReset."""
     mounted = read_mounts(pid)
     facts = [f"image {setup.image_digest}", f"workspace {request.workspace_path}"]
-    facts += [f"layer {name}" for name in _layers_mounted(layers, storage, request, mounted)]
-    etc = _read_only_layer(layers, mounted, "/etc")
+    facts += [f"layer {name}" for name in _layers_mounted(path, storage, request, mounted)]
+    etc = _read_only_layer(mounted, "/etc")
     if etc != setup.etc:
         raise DirtyReset(f"/etc is {etc}")
     for item in sorted(request.mounts, key=lambda m: m.path):
-        found = _read_only_layer(layers, mounted, item.path)
+        found = _read_only_layer(mounted, item.path)
         if found != item.layer:
             raise DirtyReset(f"{item.path} is {found}")
         facts.append(f"mount {item.path} {found}")
-    for path in setup.binds:
-        if path not in mounted or not mounted[path].is_read_only:
-            raise DirtyReset(f"{path} is not mounted read-only")
+    for place in setup.binds:
+        if place not in mounted or not mounted[place].is_read_only:
+            raise DirtyReset(f"{place} is not mounted read-only")
     return hashlib.sha256("\n".join(facts).encode("utf-8", "surrogateescape")).hexdigest()
 
 
@@ -79,19 +87,20 @@ def _unescape(text: str) -> str:
 
 
 def _layers_mounted(
-    layers: str, storage: Storage, request: Create, mounted: dict[str, MountLine]
+    path: Callable[[str], str], storage: Storage, request: Create, mounted: dict[str, MountLine]
 ) -> list[str]:
     """The workspace's layers, the first lowest, by the names that the kernel gives for its lower folders."""
     found = mounted.get(request.workspace_path)
     if found is None or found.kind != "overlay":
         raise DirtyReset(f"{request.workspace_path} is not an overlay")
-    lowers = [_inside(path) for path in found.options.get("lowerdir", "").split(":")][::-1]
-    expected = lower_folders(layers, storage, request)
+    lowers = [_inside(lower) for lower in found.options.get("lowerdir", "").split(":")][::-1]
+    expected = lower_folders(path, storage, request)
     if lowers != expected:
         raise DirtyReset(f"the workspace's layers are {lowers}, not {expected}")
     if _inside(found.options.get("upperdir", "")) != f"{storage.folder}/{UPPER}":
         raise DirtyReset(f"the workspace's upper folder is {found.options.get('upperdir')}")
-    return [POINTS if lower.startswith(storage.folder) else lower.rpartition("/")[2] for lower in lowers]
+    has_points = lowers[-1] == f"{storage.folder}/{POINTS}"
+    return [*request.layers, *([POINTS] if has_points else [])]
 
 
 def _inside(path: str) -> str:
@@ -99,7 +108,7 @@ def _inside(path: str) -> str:
     return path.removeprefix("/oldroot")
 
 
-def _read_only_layer(layers: str, mounted: dict[str, MountLine], path: str) -> str:
+def _read_only_layer(mounted: dict[str, MountLine], path: str) -> str:
     """The digest of the layer mounted at `path`, by the root that the kernel gives for the mount."""
     found = mounted.get(path)
     if found is None or not found.is_read_only or found.kind != "tmpfs":

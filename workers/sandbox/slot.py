@@ -15,10 +15,10 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from workers.sandbox.layers import OPAQUE_XATTR
+from workers.sandbox.marks import OPAQUE_XATTR
 from workers.sandbox.messages import Create, Mount, Setup
 from workers.sandbox.syscalls import MS_NODEV, MS_NOSUID, clone_mount, mount, unmount
 
@@ -98,16 +98,22 @@ def _make_mount_points(folder: str, request: Create) -> None:
         os.setxattr(f"{folder}/{relative}", OPAQUE_XATTR, b"y")
 
 
-def lower_folders(setup_layers: str, storage: Storage, request: Create) -> list[str]:
-    """The workspace's lower folders, the first lowest."""
-    lowers = [f"{setup_layers}/{digest}" for digest in request.layers]
+def lower_folders(path: Callable[[str], str], storage: Storage, request: Create) -> list[str]:
+    """The workspace's lower folders, the first lowest. `path` says where a layer or a sealed workspace lies."""
+    lowers = [path(name) for name in (*request.layers, *request.above)]
     if any(True for _ in mounts_inside(request)):
         lowers.append(f"{storage.folder}/{POINTS}")
     return lowers
 
 
 def arguments(
-    bwrap: str, setup: Setup, first: str, layers: str, storage: Storage, request: Create, status: int
+    bwrap: str,
+    setup: Setup,
+    first: str,
+    path: Callable[[str], str],
+    storage: Storage,
+    request: Create,
+    status: int,
 ) -> list[str]:
     """bubblewrap's command line for one slot."""
     folder = storage.folder
@@ -115,21 +121,21 @@ def arguments(
     line += ["--unshare-cgroup-try", "--disable-userns", "--uid", AGENT_ID, "--gid", AGENT_ID]
     line += ["--cap-drop", "ALL", "--die-with-parent", "--new-session", "--as-pid-1"]
     line += ["--hostname", "sandbox", "--clearenv", "--bind", f"{folder}/{ROOT}", "/"]
-    for path in setup.binds:
-        line += ["--ro-bind", path, path]
-    for target, path in setup.links:
-        line += ["--symlink", target, path]
-    line += ["--ro-bind", f"{layers}/{setup.etc}", "/etc"]
-    for lower in lower_folders(layers, storage, request):
+    for place in setup.binds:
+        line += ["--ro-bind", place, place]
+    for target, place in setup.links:
+        line += ["--symlink", target, place]
+    line += ["--ro-bind", path(setup.etc), "/etc"]
+    for lower in lower_folders(path, storage, request):
         line += ["--overlay-src", lower]
     line += ["--overlay", f"{folder}/{UPPER}", f"{folder}/{WORK}", request.workspace_path]
     for item in sorted(request.mounts, key=lambda m: m.path):
-        line += ["--ro-bind", f"{layers}/{item.layer}", item.path]
+        line += ["--ro-bind", path(item.layer), item.path]
     line += ["--proc", "/proc", "--dev", "/dev", "--bind", f"{folder}/{SHARED}", "/dev/shm"]
     line += ["--ro-bind", first, "/dev/.first", "--remount-ro", "/dev"]
-    for path in _HIDDEN:
-        if os.path.exists(path):
-            line += ["--ro-bind", "/dev/null", path]
+    for place in _HIDDEN:
+        if os.path.exists(place):
+            line += ["--ro-bind", "/dev/null", place]
     line += ["--json-status-fd", str(status), "--chdir", "/", "--argv0", "cat", "--", "/dev/.first"]
     return line
 

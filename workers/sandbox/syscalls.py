@@ -24,7 +24,8 @@ ALL_NAMESPACES = (
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 32, 4096, 16384, 1 << 18
 MNT_DETACH = 2
 
-_OPEN_TREE = 428  # the same number on every architecture
+_OPEN_TREE, _MOVE_MOUNT = 428, 429  # the same numbers on every architecture
+_AT_EMPTY_PATH, _MOVE_FROM_EMPTY_PATH = 0x1000, 4
 _CLONE_AND_CLOEXEC = 1 | os.O_CLOEXEC
 _CAPABILITY_VERSION_3 = 0x20080522
 _LAST_CAPABILITY = 63
@@ -60,6 +61,28 @@ def clone_mount(path: str) -> int:
     )
     _check(fd, f"open_tree {path}")
     return int(fd)
+
+
+def clone_handle(handle: int) -> int:
+    """A descriptor of one more detached copy of the mount behind a descriptor."""
+    flags = _CLONE_AND_CLOEXEC | _AT_EMPTY_PATH
+    fd = _libc.syscall(ctypes.c_long(_OPEN_TREE), ctypes.c_int(handle), b"", ctypes.c_uint(flags))
+    _check(fd, "open_tree")
+    return int(fd)
+
+
+def attach_mount(handle: int, path: str) -> None:
+    """Attach the detached mount behind a descriptor."""
+    done = _libc.syscall(
+        ctypes.c_long(_MOVE_MOUNT), ctypes.c_int(handle), b"", ctypes.c_int(-100), os.fsencode(path),
+        ctypes.c_uint(_MOVE_FROM_EMPTY_PATH),
+    )  # fmt: skip
+    _check(done, f"move_mount to {path}")
+
+
+def join_mount_namespace(pidfd: int) -> None:
+    """Join the mount namespace of a process, in a forked child."""
+    _check(_libc.setns(pidfd, CLONE_NEWNS), "setns")
 
 
 def unshare(namespaces: int) -> None:

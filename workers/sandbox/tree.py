@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from workers.archive import Entry, EntryKind
-from workers.sandbox.layers import OPAQUE_XATTR
+from workers.sandbox.marks import OPAQUE_XATTR
 
 MAX_DEPTH = 200
 MAX_ENTRIES = 100_000

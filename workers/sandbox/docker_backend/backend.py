@@ -11,12 +11,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
-import logging
 import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from workers.archive import EMPTY, Archive, Entry, unpack
 from workers.errors import SandboxError, Unsupported
@@ -25,17 +24,17 @@ from workers.sandbox.docker_backend import engine as docker
 from workers.sandbox.docker_backend.engine import Engine, EngineError, ImageFacts
 from workers.sandbox.docker_backend.first import FirstProcess
 from workers.sandbox.docker_backend.images import Images
-from workers.sandbox.docker_backend.owner import OWNER, is_dead, labels
+from workers.sandbox.docker_backend.owner import labels
 from workers.sandbox.docker_backend.proof import prove
 from workers.sandbox.docker_backend.sandbox import Container, DockerSandbox
 from workers.sandbox.docker_backend.state import visible
+from workers.sandbox.docker_backend.sweep import keep_sweeping, sweep
 from workers.sandbox.docker_backend.tree import laid
 from workers.sandbox.protocol import SandboxSpec, Snapshot
 from workers.sandbox.results import check_paths
 from workers.sandbox.union import merge
+from workers.sandbox.warm import WarmOptions, WarmPool
 
-logger = logging.getLogger(__name__)
-_SWEEP_EVERY_S = 60.0
 _PREPARED = 16
 _ROOT = ("0", "root")
 
@@ -51,6 +50,7 @@ class DockerOptions:
     threads: calls to the engine at once.
     call_timeout_s: how long the engine may take for one.
     output_kill_mb: a command that prints more than this is killed.
+    warm: how many sandboxes are made ahead of need.
     """
 
     url: str = ""
@@ -60,6 +60,7 @@ class DockerOptions:
     threads: int = 8
     call_timeout_s: float = 120.0
     output_kill_mb: int = 64
+    warm: WarmOptions = field(default_factory=WarmOptions)
 
 
 class DockerBackend:
@@ -74,6 +75,7 @@ class DockerBackend:
         self._images: Images | None = None
         self._labels = labels(options.run)
         self._sweeper: asyncio.Task[None] | None = None
+        self._warm: WarmPool[DockerSandbox] | None = None
         self._living: dict[str, Container] = {}
         self._snapshots: dict[str, Archive] = {}
         self._numbers = itertools.count(1)
@@ -94,11 +96,21 @@ class DockerBackend:
             raise SandboxError("engine_unreachable", f"{error}; {remedy}") from error
         self._engine = engine
         self._images = Images(engine, self._options.image, self._labels, self._new_name)
-        self._sweeper = asyncio.create_task(_keep_sweeping(engine))
+        self._warm = WarmPool(lambda spec: self._sandbox(spec, EMPTY), self._options.warm)
+        self._sweeper = asyncio.create_task(keep_sweeping(engine))
 
     async def create(self, spec: SandboxSpec) -> DockerSandbox:
-        """A fresh container with the spec's layers laid."""
-        return await self._sandbox(spec, EMPTY)
+        """A fresh container with the spec's layers laid: one that is ready, else one made now."""
+        self._check(spec)
+        if self._warm is None:
+            raise SandboxError("create_failed", "the backend was not started, or was closed")
+        return await self._warm.take(spec)
+
+    async def prewarm(self, spec: SandboxSpec) -> None:
+        """Make some sandboxes ready for a spec that will be asked for."""
+        self._check(spec)
+        if self._warm is not None:
+            await self._warm.prewarm(spec)
 
     async def fork(self, snapshot: Snapshot) -> DockerSandbox:
         """A fresh container with the snapshot's archive above the spec's layers."""
@@ -124,6 +136,9 @@ class DockerBackend:
 
     async def close(self) -> None:
         """Remove every container. Safe twice."""
+        warm, self._warm = self._warm, None
+        if warm is not None:
+            await warm.close()
         engine, self._engine = self._engine, None
         if engine is None:
             return
@@ -149,9 +164,7 @@ class DockerBackend:
 
     async def make(self, spec: SandboxSpec, above: Archive) -> Container:
         """A container that runs, with everything laid. Raises SandboxError; nothing stays where it does."""
-        check_paths(spec)
-        if spec.limits.allow_internet:
-            raise Unsupported("internet access from a sandbox", "an image that holds what the task needs")
+        self._check(spec)
         engine, images = self._parts()
         image = await images.find(spec.image)
         user = self._user(image)
@@ -214,6 +227,12 @@ class DockerBackend:
         self._record(name)
         return name
 
+    @staticmethod
+    def _check(spec: SandboxSpec) -> None:
+        check_paths(spec)
+        if spec.limits.allow_internet:
+            raise Unsupported("internet access from a sandbox", "an image that holds what the task needs")
+
     def _parts(self) -> tuple[Engine, Images]:
         if self._engine is None or self._images is None:
             raise SandboxError("create_failed", "the backend was not started, or was closed")
@@ -226,29 +245,6 @@ class DockerBackend:
         if uid in _ROOT or not uid.isdigit() or (gid and not gid.isdigit()):
             return settings.AGENT
         return f"{uid}:{gid or uid}"
-
-
-async def sweep(engine: Engine) -> int:
-    """Remove every container and volume whose owner is dead; how many containers there were. Raises EngineError."""
-    dead = [
-        found for found in await engine.call(lambda c: docker.labelled(c, OWNER)) if is_dead(found.labels)
-    ]
-    for found in dead:
-        logger.warning("removing container %s, whose owner is dead", found.name)
-        await engine.call(lambda c, which=found.identity: docker.remove_container(c, which))  # type: ignore[misc]
-    for found in await engine.call(lambda c: docker.labelled_volumes(c, OWNER)):
-        if is_dead(found.labels):
-            await engine.call(lambda c, which=found.identity: docker.remove_volume(c, which))  # type: ignore[misc]
-    return len(dead)
-
-
-async def _keep_sweeping(engine: Engine) -> None:
-    while True:
-        await asyncio.sleep(_SWEEP_EVERY_S)
-        try:
-            await sweep(engine)
-        except EngineError as error:
-            logger.warning("could not look for containers of dead owners: %s", error)
 
 
 async def _bring_up(

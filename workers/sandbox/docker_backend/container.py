@@ -82,7 +82,7 @@ def request(image: str, spec: SandboxSpec, user: str, labels: Mapping[str, str])
     }
     return {
         "Image": image,
-        "Entrypoint": ["/bin/sh", "-c", FIRST, "first"],
+        "Entrypoint": ["/bin/sh", "-c", FIRST, "first", spec.workspace_path],
         "Cmd": [],
         "User": "0:0",
         "WorkingDir": "/",

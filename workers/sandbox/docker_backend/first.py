@@ -19,10 +19,12 @@ _TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What the container's cgroup has counted so far."""
+    """What the container's cgroup has counted so far; what is left of its disk, where that was asked for."""
 
-    memory_kills: int
-    refused_processes: int
+    memory_kills: int = 0
+    refused_processes: int = 0
+    free_blocks: int | None = None
+    free_inodes: int | None = None
 
 
 class FirstProcess:
@@ -36,6 +38,10 @@ class FirstProcess:
     async def counts(self) -> Counts:
         """Raises SandboxError `sandbox_died` where there is no answer."""
         return await self._ask("count")
+
+    async def counts_and_disk(self) -> Counts:
+        """The same with what is left of the workspace's disk."""
+        return await self._ask("disk")
 
     async def kill_all(self) -> Counts:
         """End every process but the first; returns when it is done."""
@@ -65,5 +71,6 @@ class FirstProcess:
             streams.finish()
             for line in streams.out.capture.result().decode("utf-8", "replace").splitlines():
                 if line.startswith(f"{question} "):
-                    kills, refused = line.removeprefix(f"{question} ").split(" ")
-                    return Counts(int(kills), int(refused))
+                    kills, refused, *free = line.removeprefix(f"{question} ").split(" ")
+                    blocks, inodes = (int(word) if word.isdigit() else None for word in free)
+                    return Counts(int(kills), int(refused), blocks, inodes)

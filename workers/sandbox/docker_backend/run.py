@@ -58,7 +58,7 @@ class Run:
         started = time.monotonic()
         self._deadline = started + self._job.timeout_s
         ending = await self._play()
-        counts = await self._first.counts()
+        counts = await (self._first.counts_and_disk() if ending.code else self._first.counts())
         if not self._limit and ending.code and counts.memory_kills > before.memory_kills:
             self._limit = MEMORY
         if not self._limit and ending.is_signal and ending.code == 128 + signal.SIGXCPU:
@@ -72,7 +72,7 @@ class Run:
             stderr,
             out.total + err.total - len(stdout) - len(stderr),
             time.monotonic() - started,
-            (Bound.PIDS,) if counts.refused_processes > before.refused_processes else (),
+            _bounds(before, counts),
         )
         return result, counts
 
@@ -150,3 +150,13 @@ class Run:
             return await self._engine.call(lambda client: docker.exec_exit_code(client, identity))
         except EngineError as error:
             raise SandboxError("sandbox_died", str(error)) from error
+
+
+def _bounds(before: Counts, after: Counts) -> tuple[Bound, ...]:
+    """The limits that the container stands at, or stood at while the command ran."""
+    met = (
+        (Bound.PIDS, after.refused_processes > before.refused_processes),
+        (Bound.DISK, after.free_blocks == 0),
+        (Bound.INODES, after.free_inodes == 0),
+    )
+    return tuple(bound for bound, is_met in met if is_met)

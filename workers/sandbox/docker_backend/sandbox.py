@@ -80,12 +80,20 @@ class DockerSandbox:
         self._spec = spec
         self._container = container
         self._output_kill_bytes = output_kill_bytes
-        self._seen = Counts(0, 0)
+        self._seen = Counts()
         self._is_over = self._is_closed = False
 
     @property
     def reset_digest(self) -> str:
         return self._container.reset_digest
+
+    async def is_alive(self) -> bool:
+        """Whether commands can still be run in it."""
+        try:
+            await self._container.first.counts()
+        except SandboxError:
+            return False
+        return True
 
     async def exec(self, command: Command) -> ExecResult:
         """Run one command to its end or to a limit."""
@@ -152,7 +160,7 @@ class DockerSandbox:
             raise SandboxError("bad_snapshot", f"{snapshot.name} is of another spec")
         old = self._container
         self._container = await self._maker.make(self._spec, self._maker.kept(snapshot))
-        self._seen = Counts(0, 0)
+        self._seen = Counts()
         await self._maker.remove(old)
 
     async def verify(self) -> None:

@@ -4,7 +4,7 @@ FIRST is the child of the container's first process, which is the engine's own i
 can't do that. It is root with the one right to kill, which the agent is not, so that nothing of the agent's can
 end, trace or imitate it. It lives as long as somebody holds its stdin, and the container as long as it does. At
 the word `kill` it ends every other process without needing a new one; it answers each word with how often the
-kernel has killed for memory and refused another process.
+kernel has killed for memory and refused another process, and `disk` with the blocks and inodes left as well.
 
 RUN runs one command and tells how it ended, on both streams, behind a word that only its stdin gave. A signal
 is told from an exit code by what sh itself says of it; of SIGINT and SIGPIPE it says nothing, so that those
@@ -28,7 +28,9 @@ while IFS= read -r word; do
       while read -r key value; do [ "$key" = max ] && refused=$value; done <"/sys/fs/cgroup/$file"
     fi
   done
-  echo "$word $kills $refused"
+  free=
+  [ "${word%% *}" = disk ] && free=$(stat -f -c '%a %d' "$1" 2>/dev/null)
+  echo "$word $kills $refused ${free:-? ?}"
 done
 """
 

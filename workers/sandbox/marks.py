@@ -1,0 +1,3 @@
+"""The marks by which an overlay's folders say what they hide."""
+
+OPAQUE_XATTR = "user.overlay.opaque"
