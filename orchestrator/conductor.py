@@ -47,6 +47,9 @@ from workers.task import Task
 logger = logging.getLogger(__name__)
 
 OPEN_GROUPS = 1024
+NOTHING_TO_TRAIN_ON = (
+    "no task is solved sometimes, so there is nothing to train on; scheduler.filter=off rolls out all of them"
+)
 STRAGGLERS_SHOWN = 3
 BACKLOG_PER_SLOT = 4
 KEEP_EVERY_S = 2.0
@@ -195,7 +198,7 @@ class Conductor:
             if isinstance(kept, Exception):
                 logger.warning("metrics and tasks.parquet were not kept up to date: %s", kept)
         if self._is_drained and not self._scheduler.is_exhausted:
-            return Ending.INTERRUPTED, "interrupted; nothing that was finished is lost"
+            return Ending.INTERRUPTED, "nothing that was finished is lost"
         return self._yield()
 
     def _yield(self) -> tuple[Ending, str]:
@@ -205,7 +208,10 @@ class Conductor:
             (boundary, cause), count = tally.failures.most_common(1)[0]
             return Ending.FAILED, f"no episode has a verdict; most often {boundary}: {cause} ({count} times)"
         if settings.groups != 0 and self._scheduler.groups_planned == 0:
-            return Ending.FAILED, "no task is solved sometimes, so there is nothing to train on"
+            return (
+                Ending.FAILED,
+                NOTHING_TO_TRAIN_ON,
+            )
         return Ending.DONE, ""
 
     async def _keep_up(self, desk: Desk, bench: Bench, record: RunRecord, server: MetricsServer) -> None:
@@ -290,7 +296,7 @@ class Conductor:
             retries=tally.retries,
             stops=tuple(StopCount(stop, count) for stop, count in tally.stops.most_common()),
             failures=tuple(
-                FailureCount(Boundary(boundary), cause, count)
+                FailureCount(Boundary(boundary), cause, count, tally.examples.get((boundary, cause), ""))
                 for (boundary, cause), count in tally.failures.most_common()
             ),
             rewards=spread(tally.rewards),

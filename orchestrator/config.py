@@ -113,7 +113,7 @@ class RolloutConfig:
     """How episodes are played, and how many."""
 
     group_size: int = option(4, "episodes of one task in a group", low=1, high=1_024)
-    groups: int | None = option(None, "groups to roll out; null: one for each task kept", low=0)
+    groups: int | None = option(None, "groups to roll out; null: as many as tasks are kept", low=0)
     concurrency: int = option(8, "episodes in flight in all; no more than there are sandboxes", low=1)
     scaffold: Scaffold = option(
         "auto", "react: JSON tools; plain: a completion is an action; auto: by the policy"

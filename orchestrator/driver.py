@@ -24,7 +24,7 @@ from orchestrator.logs import log_to
 from orchestrator.memory import PeakMemory
 from orchestrator.players import read_scripts
 from orchestrator.progress import Phase, Progress
-from orchestrator.runlock import DRIVER_LOCK, RunLock
+from orchestrator.runlock import DRIVER_LOCK, LOCK, RunLock
 from orchestrator.stats import RunResult, RunStats
 from orchestrator.summary import write_summary
 from orchestrator.tasks_table import Known, lineage, read_known
@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 PROGRESS_EVERY_S = 0.5
 JOURNAL = "journal.sqlite"
+BEFORE_A_RUN = {"config.yaml", "logs", LOCK, DRIVER_LOCK}  # what a start that failed may leave
 
 Watch = Callable[[Progress], None]
 
@@ -103,7 +104,8 @@ def _claimed(run_dir: Path, config: Config, is_resuming: bool) -> Iterator[None]
 
 def _not_writable(run_dir: Path, error: OSError) -> ConfigError:
     return ConfigError(
-        f"run_dir = {run_dir}: can't be written: {error.strerror}", "give a run_dir on a disk with room"
+        f"run_dir = {run_dir}: can't be written: {error.strerror}",
+        "give a run_dir that you may write to, on a disk with room",
     )
 
 
@@ -115,6 +117,11 @@ def _check(run_dir: Path, is_resuming: bool) -> None:
         raise ConfigError(
             f"run_dir = {run_dir}: a run lies there already",
             f"go on with it by `rollcage run --resume {run_dir}`, or give another run_dir",
+        )
+    if not has_run and (others := sorted({path.name for path in run_dir.iterdir()} - BEFORE_A_RUN)):
+        raise ConfigError(
+            f"run_dir = {run_dir}: the folder holds other things ({', '.join(others[:3])}, …)",
+            "give a folder that is new or empty",
         )
 
 

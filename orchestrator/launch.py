@@ -6,6 +6,7 @@ Paths are made absolute, so that the resolved configuration repeats the run from
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import secrets
 import time
@@ -44,7 +45,7 @@ def ready(config: Config) -> Config:
             f"run_id={run_id}: not a name for a run", "use letters, digits, dots, dashes; at most 64"
         )
     run_dir = Path(config.run_dir or Path("runs") / run_id).absolute()
-    if run_dir.exists() and not run_dir.is_dir():
+    if os.path.lexists(run_dir) and not run_dir.is_dir():
         raise ConfigError(f"run_dir={run_dir}: not a folder", "give a folder that is new or empty")
     return dataclasses.replace(
         config,

@@ -111,11 +111,12 @@ class TaskStats:
 
 @dataclass(frozen=True, slots=True)
 class FailureCount:
-    """Failed episodes by boundary and cause, retried ones included."""
+    """Failed episodes by boundary and cause, retried ones included, with what the last of them said."""
 
     boundary: Boundary
     cause: str
     count: int
+    example: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ is needed: this is imported by trainers.
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 import time
@@ -28,6 +29,9 @@ from workers.errors import ConfigError
 __all__ = ["NONE_YET", "EpisodeStream", "cursors"]
 
 _BUSY_TIMEOUT_S = 30.0
+TELL_AFTER_S = 5.0
+
+logger = logging.getLogger(__name__)
 
 
 class EpisodeStream:
@@ -112,7 +116,11 @@ class EpisodeStream:
 
     def _wait(self, is_there: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + self._timeout_s
+        told_at = time.monotonic() + TELL_AFTER_S
         while not is_there():
+            if time.monotonic() > told_at:
+                logger.warning("still waiting for %s in %s", what, self._run_dir)
+                told_at = time.monotonic() + 10 * TELL_AFTER_S
             left = deadline - time.monotonic()
             if left <= 0:
                 is_running = is_held(self._run_dir)

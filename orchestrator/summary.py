@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import shutil
+import sys
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
@@ -84,12 +87,21 @@ def as_json(stats: RunStats) -> dict[str, Json]:
     }
 
 
+EXAMPLE_CHARS = 200
 FILES = (
     ("episodes/", "Arrow groups, one record batch each"),
     ("tasks.parquet", "pass rates and what was set aside"),
     ("trajectories/", "every turn in full"),
     (SUMMARY_FILE, "these numbers"),
 )
+
+
+def ending(run_dir: Path) -> Ending | None:
+    """How a run ended, by its summary; None where it has none."""
+    try:
+        return Ending(json.loads((run_dir / SUMMARY_FILE).read_text(encoding="utf-8"))["ending"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def print_summary(stats: RunStats, console: Console) -> None:
@@ -197,29 +209,38 @@ def _ending(stats: RunStats) -> str:
 
 def _failures_table(stats: RunStats) -> Table:
     table = Table(title="Yield lost", title_justify="left", box=SIMPLE_HEAD)
-    for name in ("boundary", "cause", "episodes"):
-        table.add_column(name)
+    for name in ("boundary", "cause", "episodes", "such as"):
+        table.add_column(name, overflow="fold")
     for item in sorted(stats.failures, key=lambda item: -item.count):
-        table.add_row(item.boundary.value, Text(item.cause), str(item.count))
+        example = Text(one_line(item.example)[:EXAMPLE_CHARS])
+        table.add_row(item.boundary.value, Text(item.cause), str(item.count), example)
     return table
 
 
 def _next_steps(stats: RunStats) -> Text:
     """Where the files are, and three commands to try."""
-    folder = _short(stats.run_dir)
-    lines = [f"Files in {folder}:"]
+    folder, me = shlex.quote(_short(stats.run_dir)), command()
+    lines = [f"Files in {_short(stats.run_dir)}:"]
     lines += [f"  {name:<15} {about}" for name, about in FILES if (stats.run_dir / name).exists()]
-    if stats.ending is Ending.DONE:
-        third = f"rollcage run --config {folder}/config.yaml"
+    if stats.ending is not Ending.DONE:
+        third = f"run --resume {folder}"
+    elif stats.command == "measure":
+        third = f"run scheduler.ratings={folder}"
     else:
-        third = f"rollcage run --resume {folder}"
-    lines += [
-        "Try next:",
-        f"  rollcage show {folder}",
-        f"  rollcage show {folder} --where passed",
-        f"  {third}",
-    ]
-    return Text("\n".join(lines))
+        third = f"run --config {folder}/config.yaml"
+    steps = (f"show {folder}", f"show {folder} --where passed", third)
+    return Text("\n".join([*lines, "Try next:", *(f"  {me} {step}" for step in steps)]))
+
+
+def command() -> str:
+    """How this command is called from here, to be pasted: by its name where the shell finds it so."""
+    script = Path(sys.argv[0])
+    if script.name != "rollcage":
+        return f"{shlex.quote(sys.executable)} -m orchestrator"
+    found = shutil.which("rollcage")
+    if found and Path(found).resolve() == script.resolve():
+        return "rollcage"
+    return shlex.quote(_short(script.absolute()))
 
 
 def _short(path: Path) -> str:

@@ -28,6 +28,7 @@ class Tally:
         self.probes = 0
         self.tokens_sampled = 0
         self.failures: Counter[tuple[str, str]] = Counter()
+        self.examples: dict[tuple[str, str], str] = {}
         self.stops: Counter[str] = Counter()
         self.fates: Counter[Fate] = Counter()
         self.rewards: list[float] = []
@@ -37,7 +38,9 @@ class Tally:
     def ended(self, scored: Scored, is_retried: bool) -> None:
         """One episode ended just now; `is_retried` when its member is played again."""
         if scored.failure is not None:
-            self.failures[(scored.failure.boundary.value, scored.failure.cause)] += 1
+            kind = (scored.failure.boundary.value, scored.failure.cause)
+            self.failures[kind] += 1
+            self.examples[kind] = scored.failure.detail
         tokens = self._play(scored.rows)
         self._sampled.append((time.monotonic(), tokens))
         if is_retried and scored.failure is not None:

@@ -14,7 +14,8 @@ from orchestrator.exits import ExitCode
 from orchestrator.invocation import Invocation
 from orchestrator.launch import ready, resumed
 from orchestrator.paths import config_dirs, run_folder
-from orchestrator.summary import as_json, print_summary
+from orchestrator.stats import Ending
+from orchestrator.summary import as_json, ending, print_summary
 from orchestrator.view import showing
 from workers.errors import ConfigError
 
@@ -26,6 +27,11 @@ def run(asked: Invocation, *, resume: str | None, is_json: bool, is_measuring: b
         if asked.config_file or asked.is_sweep:
             raise ConfigError("--resume takes the run's own configuration", "leave out --config and -m")
         folder = run_folder(resume)
+        if ending(folder) is Ending.DONE and not asked.overrides:
+            print(
+                f"{folder.name} is finished: nothing is left to resume. Look at it by: rollcage show {resume}"
+            )
+            return ExitCode.DONE
         return _one(resumed(folder, asked.overrides, asked.config_dirs), folder, is_json, is_measuring)
     configs = [ready(compose(point, dirs, asked.config_file)) for point in asked.points()]
     folders = [config.run_dir for config in configs]

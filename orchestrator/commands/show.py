@@ -59,7 +59,9 @@ def _list(query: Query) -> ExitCode:
     if not rows:
         console.print("no episode" + (f" where {query.where}" if query.where else ""), markup=False)
         return ExitCode.DONE
-    table = Table(title=Text(f"{len(rows)} episodes of {folder.name}"), title_justify="left", box=SIMPLE_HEAD)
+    more = f", of more: --limit shows them (now {query.limit})" if len(rows) == query.limit else ""
+    title = Text(f"{len(rows)} episodes of {folder.name}{more}")
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     for name in COLUMNS:
         table.add_column(name.replace("_", " "), overflow="fold")
     for row in rows:
