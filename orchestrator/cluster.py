@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -44,6 +45,7 @@ OBJECT_STORE_BYTES = 512 << 20
 START_S = 240.0
 TURN_GRACE_S = 30.0
 CONNECT_S = 60.0
+REACH_S = 10.0
 REST_S = 1.0
 MAX_LIVES = 10
 CALLS = 256
@@ -58,6 +60,7 @@ def cluster(config: ClusterConfig) -> Iterator[None]:
     Our own node leaves no process and no folder, also when this process is killed.
     """
     if config.kind == "ray":
+        _check_reachable(config.address)
         try:
             ray.init(address=config.address, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, RuntimeError) as error:
@@ -87,6 +90,20 @@ def cluster(config: ClusterConfig) -> Iterator[None]:
             yield
         finally:
             ray.shutdown()
+
+
+def _check_reachable(address: str) -> None:
+    """Ray tries an address that nobody answers at for minutes; this says so in seconds."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=REACH_S).close()
+    except OSError as error:
+        raise ConfigError(
+            f"cluster.address = {address}: no Ray cluster answers there: {error}",
+            "start one with `ray start --head`, or use cluster=local",
+        ) from error
 
 
 class ConductorHandle:

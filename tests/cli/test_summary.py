@@ -24,7 +24,7 @@ from orchestrator.stats import (
     quantiles,
     spread,
 )
-from orchestrator.summary import as_json, print_summary, reported_rate, write_summary
+from orchestrator.summary import as_json, command, print_summary, reported_rate, write_summary
 from orchestrator.types import Fate, TaskState
 from workers.errors import Boundary
 
@@ -139,12 +139,12 @@ def test_the_table_shows_tasks_totals_failures_and_what_to_do_next(tmp_path: Pat
         "p50 20.0 ms, p95 500.0 ms",
         "pool_lost",
         "episodes/",
-        "rollcage show",
+        "show",
         "config.yaml",
     ):
         assert piece in told, piece
-    assert told.count("  rollcage ") == 3
+    assert told.count(f"  {command()} ") == 3
 
 
 def test_an_interrupted_run_tells_how_to_go_on(tmp_path: Path) -> None:
-    assert f"rollcage run --resume {tmp_path}" in shown(stats(tmp_path, Ending.INTERRUPTED)).replace("\n", "")
+    assert f"run --resume {tmp_path}" in shown(stats(tmp_path, Ending.INTERRUPTED)).replace("\n", "")

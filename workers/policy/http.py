@@ -17,6 +17,7 @@ import httpx
 from workers.errors import PolicyError
 from workers.policy.wire import Json, parse_object
 
+REMEDY = "start the server, or check policy.url"
 FIRST_WAIT_S = 0.25
 LONGEST_WAIT_S = 8.0
 _CONNECTIONS = 4096
@@ -94,9 +95,11 @@ class Server:
         try:
             response = await self._client.request(method, path, content=content, headers=headers)
         except httpx.TimeoutException:
-            raise _Later(PolicyError("endpoint_unreachable", f"{where}: no connection in time")) from None
+            raise _Later(
+                PolicyError("endpoint_unreachable", f"{where}: no connection in time; {REMEDY}")
+            ) from None
         except httpx.TransportError as error:
-            raise _Later(PolicyError("endpoint_unreachable", f"{where}: {error!r}")) from None
+            raise _Later(PolicyError("endpoint_unreachable", f"{where}: {error!r}; {REMEDY}")) from None
         except httpx.InvalidURL as error:
             raise PolicyError("endpoint_unreachable", f"{where}: {error}") from None
         if response.status_code == 200:
