@@ -61,6 +61,8 @@ def cluster(config: ClusterConfig) -> Iterator[None]:
     """
     if config.kind == "ray":
         _check_reachable(config.address)
+        # Clusters ask for the token in ~/.ray by default, and drivers send it only when told to.
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
         try:
             ray.init(address=config.address, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, RuntimeError) as error:
