@@ -61,14 +61,12 @@ def cluster(config: ClusterConfig) -> Iterator[None]:
     """
     if config.kind == "ray":
         _check_reachable(config.address)
-        # Clusters ask for the token in ~/.ray by default, and drivers send it only when told to.
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
         try:
             ray.init(address=config.address, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, RuntimeError) as error:
             raise ConfigError(
                 f"cluster.address = {config.address}: no Ray cluster answers there: {error}",
-                "start one with `ray start --head`, or use cluster=local",
+                "start one with `ray start --head`; if it asks for Ray's token, set RAY_AUTH_MODE=token here too",
             ) from error
         try:
             yield
