@@ -93,7 +93,7 @@ async def test_reading_standard_input_ends_at_once(small: Sandbox) -> None:
 async def test_a_pipe_that_is_held_and_filled_does_not_hold_the_answer(small: Sandbox) -> None:
     started = time.monotonic()
     result = await small.exec(
-        Command.shell("(trap '' PIPE; setsid yes) & sleep 0.1; echo over >&2", timeout_s=20)
+        Command.shell("(trap '' PIPE; while :; do echo noise; done) & sleep 0.1; echo over >&2", timeout_s=20)
     )
     assert (result.stderr, result.exit_code) == (b"over\n", 0)
     assert time.monotonic() - started < 5

@@ -10,7 +10,6 @@ import os
 import random
 import socket
 import string
-import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -180,7 +179,7 @@ async def test_protected_files_are_nowhere_but_where_they_are_shown(
 
 
 def installed_packages() -> list[Path]:
-    return sorted(p for p in Path(sysconfig.get_paths()["purelib"]).iterdir() if (p / "__init__.py").exists())
+    return sorted(p for p in Path(pytest.__file__).parents[1].iterdir() if (p / "__init__.py").exists())
 
 
 async def test_no_installed_package_can_be_read(real: BubblewrapBackend, chance: random.Random) -> None:
