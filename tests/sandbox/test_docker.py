@@ -17,6 +17,7 @@ import pytest
 from tests.sandbox.docker_engine import IMAGE, containers, docker, make_backend, volumes
 from workers.archive import Archive, Entry, EntryKind, pack, unpack
 from workers.errors import SandboxError, Unsupported
+from workers.sandbox.docker_backend import sweep
 from workers.sandbox.docker_backend.backend import DockerBackend, DockerOptions
 from workers.sandbox.docker_backend.build import build, phase
 from workers.sandbox.docker_backend.engine import Engine
@@ -339,6 +340,17 @@ async def test_what_a_dead_owner_left_is_swept_at_start() -> None:
     await backend.close()
     docker("rm", "--force", *left)
     assert left == set(made[1:])
+
+
+async def test_a_living_backend_sweeps_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep, "_EVERY_S", 0.2)
+    dead = await asyncio.to_thread(owner_label_of_the_dead)
+    backend = make_backend()
+    await backend.start()
+    docker("create", "--label", f"{OWNER}={dead}", IMAGE, "true")
+    docker("volume", "create", "--label", f"{OWNER}={dead}")
+    assert await until(lambda: containers(dead) | volumes(dead) == set())
+    await backend.close()
 
 
 def test_an_owner_is_known_by_more_than_its_pid() -> None:

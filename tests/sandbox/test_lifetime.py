@@ -293,3 +293,35 @@ async def test_without_user_namespaces_the_error_carries_the_remedy(monkeypatch:
 async def test_an_empty_layer_is_enough(real: BubblewrapBackend) -> None:
     box = await real.create(SandboxSpec(layers=(EMPTY, EMPTY)))
     assert (await box.exec(Command.shell("ls -A"))).stdout == b""
+
+
+def own_processes(keeper: int) -> int:
+    """The keeper and what it forked to serve slots."""
+    names = (Path(f"/proc/{pid}/cmdline") for pid in descendants(keeper))
+    return sum(b"keeper.zip" in name.read_bytes() for name in names if name.exists())
+
+
+async def test_a_quiet_slot_with_background_processes_costs_no_process_of_ours(
+    real: BubblewrapBackend,
+) -> None:
+    keeper = real._keepers[0].pid
+    box = await real.create(SandboxSpec())
+    await box.exec(Command.shell("(while :; do echo noise; date >> beat; sleep 0.05; done) & sleep 100 &"))
+    for _ in range(100):
+        if own_processes(keeper) == 1 + FRESH:
+            break
+        await asyncio.sleep(0.1)
+    assert own_processes(keeper) == 1 + FRESH
+    first = len(await box.read_file("beat"))
+    await asyncio.sleep(0.5)
+    assert len(await box.read_file("beat")) > first
+    hoard = "import time; x = bytearray(700 << 20); time.sleep(100)"
+    await box.exec(Command.shell(f"(sleep 4; exec python3 -c '{hoard}') >/dev/null 2>&1 &"))
+    for _ in range(150):
+        await asyncio.sleep(0.1)
+        if (await box.exec(Command(("pgrep", "sleep")))).exit_code == 1:
+            break  # the memory limit ended everything inside
+    else:
+        pytest.fail("the hoarder was not seen")
+    await box.close()
+    await settle(keeper)

@@ -2,7 +2,8 @@
 
 Invariants: one thread and one poll for all of the slot's commands, so that they run side by side; whoever closes
 the reply socket of a command ends it; background processes are watched, and what they print is read and dropped,
-until none is left; it ends when the keeper closes its control socket. It holds nothing of other slots.
+until none is left or the keeper takes that over; it ends when the keeper closes its control socket. It holds
+nothing of other slots.
 Standard library only.
 """
 
@@ -22,10 +23,12 @@ from workers.sandbox.messages import Attend, Exec, Operation, Read, Write, decod
 from workers.sandbox.supervisor import Caller, Running, read_chunk
 from workers.task import Limits
 
-IDLE, KILL = b"I", b"K"
+IDLE, KILL, OVER = b"I", b"K", b"O"
+HAND_OVER_FDS = 16
 _TICK_MS = 50
 _GUARD_MS = 200
 _CLOSING_S = 5.0
+_HAND_OVER_S = 2.0
 
 
 class Attendant:
@@ -42,6 +45,7 @@ class Attendant:
         self._leftovers: list[int] = []
         self._is_guarding = False
         self._handled = 0
+        self._last_used_s = time.monotonic()
         self._next_sample_s = 0.0
         self._closing_s = 0.0
 
@@ -76,6 +80,7 @@ class Attendant:
             self._closing_s = time.monotonic() + _CLOSING_S
             return
         self._handled += 1
+        self._last_used_s = time.monotonic()
         caller = Caller(socket.socket(fileno=message.fds[0]), message.fds[1])
         try:
             match Operation(str(message.head["op"])):
@@ -139,6 +144,7 @@ class Attendant:
         for fd in (running.pidfd, running.owner, *running.pipes):
             self._unwatch(fd)
         self._running.remove(running)
+        self._last_used_s = time.monotonic()
         running.bounds_met |= self._bounds()
         if self._is_slot_ending():
             running.abandon()
@@ -186,6 +192,19 @@ class Attendant:
             if is_over:
                 self._kill_all()
             self._guard()
+            if self._is_guarding and now_s > self._last_used_s + _HAND_OVER_S:
+                self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Offer the keeper what is left to watch, so that a quiet slot costs no process of ours."""
+        self._last_used_s = time.monotonic()  # the next offer, if this one crosses a request
+        fds, rest = self._leftovers[:HAND_OVER_FDS], self._leftovers[HAND_OVER_FDS:]
+        if rest:
+            return  # a slot with so many pipes keeps its attendant
+        try:
+            socket.send_fds(self._control, [OVER + str(self._handled).encode()], fds)
+        except OSError:
+            pass
 
     def _bounds(self) -> set[str]:
         """The limits that the slot stands at now. The root and the workspace lie on the same storage."""

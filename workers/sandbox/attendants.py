@@ -2,7 +2,8 @@
 
 Invariants: no more than `_MAX_IDLE` wait on slots that run nothing, the least recently used going first, so that
 thousands of quiet slots cost no process of ours; a slot has one attendant at most; one that dies takes its slot's
-processes with it. Standard library only.
+processes with it. What quiet background processes print is read and dropped here, and their memory is looked at
+in turn, so many slots a tick. Standard library only.
 """
 
 from __future__ import annotations
@@ -16,12 +17,34 @@ from dataclasses import dataclass
 
 from workers.sandbox import syscalls, wire
 from workers.sandbox.answers import Failure
-from workers.sandbox.attendant import IDLE, wait_and_attend
+from workers.sandbox.attendant import IDLE, OVER, wait_and_attend
+from workers.sandbox.memory import used_bytes
 from workers.sandbox.messages import Attend, Operation, encode
 from workers.task import Limits
 
 FRESH = 3
 _MAX_IDLE = 16
+_SAMPLES_A_TICK = 16
+_CHUNK_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A slot to attend: its first process, and its limits."""
+
+    pidfd: int
+    pid: int
+    limits: Limits
+
+
+@dataclass(frozen=True, slots=True)
+class _Quiet:
+    """A slot whose background processes are watched from here."""
+
+    pidfd: int
+    pid: int
+    memory_bytes: int
+    pipes: list[int]
 
 
 @dataclass(slots=True)
@@ -29,6 +52,8 @@ class _Helper:
     control: socket.socket
     slot: int = 0
     pidfd: int = -1
+    pid: int = 0
+    memory_bytes: int = 0
     sent: int = 0
     is_idle: bool = True
 
@@ -42,6 +67,7 @@ class Attendants:
         self._fresh: deque[_Helper] = deque()
         self._by_slot: OrderedDict[int, _Helper] = OrderedDict()  # the least recently used first
         self._by_fd: dict[int, _Helper] = {}
+        self._quiet: OrderedDict[int, _Quiet] = OrderedDict()
 
     @property
     def wants_more(self) -> bool:
@@ -64,9 +90,9 @@ class Attendants:
     def waits_on(self) -> Iterator[int]:
         return iter(self._by_fd)
 
-    def send(self, slot: int, pidfd: int, limits: Limits, message: wire.Message) -> None:
+    def send(self, slot: int, place: Place, message: wire.Message) -> None:
         """Hand a request to the slot's attendant. Raises Failure."""
-        helper = self._by_slot.get(slot) or self._assign(slot, pidfd, limits)
+        helper = self._by_slot.get(slot) or self._assign(slot, place)
         self._by_slot.move_to_end(slot)
         helper.sent += 1
         helper.is_idle = False
@@ -83,37 +109,70 @@ class Attendants:
         if helper is None:
             return
         try:
-            said = helper.control.recv(64)
+            said, fds = wire.receive_raw(helper.control, 64)
         except BlockingIOError:
             return
         except OSError:
-            said = b""
+            said, fds = b"", []
         if said.startswith(IDLE):
             helper.is_idle = int(said[1:]) == helper.sent
             self._trim()
+        elif said.startswith(OVER):
+            self._take_over(helper, fds, int(said[1:]))
         elif said:
             _kill_inside(helper.pidfd)
         else:
             _kill_inside(helper.pidfd)
-            self.release(helper.slot)
+            self._end(helper)
+
+    def _take_over(self, helper: _Helper, pipes: list[int], handled: int) -> None:
+        if handled != helper.sent:  # it has work again
+            for pipe in pipes:
+                os.close(pipe)
+            return
+        before = self._quiet.pop(helper.slot, None)
+        pipes += before.pipes if before else []
+        self._end(helper)
+        self._quiet[helper.slot] = _Quiet(helper.pidfd, helper.pid, helper.memory_bytes, pipes)
+
+    def tick(self) -> None:
+        """Look after quiet slots: drop what they printed; of the next few, look at their memory."""
+        for quiet in self._quiet.values():
+            for pipe in [*quiet.pipes]:
+                if _drop_chunk(pipe):
+                    quiet.pipes.remove(pipe)
+                    os.close(pipe)
+        for _ in range(min(_SAMPLES_A_TICK, len(self._quiet))):
+            slot, quiet = next(iter(self._quiet.items()))
+            self._quiet.move_to_end(slot)
+            if used_bytes(quiet.memory_bytes, f"/proc/{quiet.pid}/root/proc") > quiet.memory_bytes:
+                _kill_inside(quiet.pidfd)
 
     def release(self, slot: int) -> None:
         """The slot needs none any more."""
-        helper = self._by_slot.pop(slot, None)
+        quiet = self._quiet.pop(slot, None)
+        for pipe in quiet.pipes if quiet else ():
+            os.close(pipe)
+        helper = self._by_slot.get(slot)
         if helper is not None:
-            del self._by_fd[helper.control.fileno()]
-            helper.control.close()
+            self._end(helper)
 
-    def _assign(self, slot: int, pidfd: int, limits: Limits) -> _Helper:
+    def _end(self, helper: _Helper) -> None:
+        del self._by_slot[helper.slot]
+        del self._by_fd[helper.control.fileno()]
+        helper.control.close()
+
+    def _assign(self, slot: int, place: Place) -> _Helper:
         if not self._fresh:
             self.refill()
         helper = self._fresh.popleft()
         try:
-            wire.send(helper.control, encode(Operation.ATTEND, Attend(limits)), (), (pidfd,))
+            wire.send(helper.control, encode(Operation.ATTEND, Attend(place.limits)), (), (place.pidfd,))
         except OSError as error:
             helper.control.close()
             raise Failure("supervisor_died", f"an attendant died while it waited: {error}") from error
-        helper.slot, helper.pidfd = slot, pidfd
+        helper.slot, helper.pidfd, helper.pid = slot, place.pidfd, place.pid
+        helper.memory_bytes = place.limits.memory_mb << 20
         self._by_slot[slot] = helper
         self._by_fd[helper.control.fileno()] = helper
         return helper
@@ -121,7 +180,17 @@ class Attendants:
     def _trim(self) -> None:
         idle = [slot for slot, helper in self._by_slot.items() if helper.is_idle]
         for slot in idle[: max(0, len(idle) - _MAX_IDLE)]:
-            self.release(slot)
+            self._end(self._by_slot[slot])
+
+
+def _drop_chunk(pipe: int) -> bool:
+    """Read and drop; whether nobody will write any more."""
+    try:
+        return not os.read(pipe, _CHUNK_BYTES)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
 
 
 def _kill_inside(pidfd: int) -> None:

@@ -15,11 +15,12 @@ import resource
 import select
 import socket
 import sys
+import time
 from collections.abc import Callable
 
 from workers.sandbox import messages, seccomp, syscalls, wire
 from workers.sandbox.answers import Failure, failure, send_failure
-from workers.sandbox.attendants import Attendants
+from workers.sandbox.attendants import Attendants, Place
 from workers.sandbox.fingerprint import of_folder
 from workers.sandbox.frozen import Stack, send_changes, send_state
 from workers.sandbox.messages import (
@@ -56,6 +57,7 @@ class Keeper:
 
     def serve(self) -> None:
         """Until the owner is gone."""
+        next_tick_s = 0.0
         while True:
             ready = self._wait()
             for fd in ready:  # before a request opens descriptors that bear the numbers of closed ones
@@ -66,6 +68,9 @@ class Keeper:
                 self._handle(wire.receive(self._control))
             if self._slots is not None:
                 self._slots.expire()
+            if time.monotonic() > next_tick_s:
+                self._attendants.tick()
+                next_tick_s = time.monotonic() + _TICK_MS / 1000
             reap()
             if not ready and self._slots is not None and self._attendants.wants_more:
                 self._attendants.refill()
@@ -143,7 +148,7 @@ class Keeper:
 
     def _pass_on(self, number: int, message: wire.Message) -> None:
         slot = self._ready().living(number)
-        self._attendants.send(number, slot.pidfd, slot.request.limits, message)
+        self._attendants.send(number, Place(slot.pidfd, slot.pid, slot.request.limits), message)
 
     def _freeze(self, request: Freeze, reply: socket.socket) -> None:
         self._attendants.release(request.slot)

@@ -22,7 +22,7 @@ INLINE_BYTES = 32 * 1024
 MESSAGE_LIMIT_BYTES = 1 << 30
 _INLINE, _IN_FILE, _SPILLED = b"i", b"f", b"s"
 _LENGTH, _FD = struct.Struct("<I"), struct.Struct("i")
-_MAX_FDS = 8
+_MAX_FDS = 16
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 
@@ -72,7 +72,7 @@ def send(
 def receive(sock: socket.socket, spill: int = -1) -> Message:
     """Take one message. Raises Closed at the end, ValueError on anything malformed."""
     try:
-        data, fds = _receive(sock)
+        data, fds = receive_raw(sock, INLINE_BYTES + 1)
     except ConnectionError:
         raise Closed from None
     if not data:
@@ -95,10 +95,10 @@ def receive(sock: socket.socket, spill: int = -1) -> Message:
     return Message(head, blobs, tuple(fds))
 
 
-def _receive(sock: socket.socket) -> tuple[bytes, list[int]]:
+def receive_raw(sock: socket.socket, size: int) -> tuple[bytes, list[int]]:
     """One datagram and its descriptors, closed on exec: `socket.recv_fds` drops the flag that says so."""
     room = socket.CMSG_SPACE(_MAX_FDS * _FD.size)
-    data, parts, _, _ = sock.recvmsg(INLINE_BYTES + 1, room, socket.MSG_CMSG_CLOEXEC)
+    data, parts, _, _ = sock.recvmsg(size, room, socket.MSG_CMSG_CLOEXEC)
     fds = []
     for level, kind, body in parts:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
