@@ -18,7 +18,9 @@ from workers.trajectory import ChangeKind
 
 @contextlib.contextmanager
 def where_supported() -> Iterator[None]:
-    """What a backend says that it can't do is expected to fail, with that word."""
+    """What a backend says that it can't do ends the test: it was told apart from what it can, which is the contract.
+
+    Not a skip, which in CI means that something is missing from the machine."""
     try:
         yield
     except Unsupported as error:

@@ -90,6 +90,12 @@ class Attendants:
     def waits_on(self) -> Iterator[int]:
         return iter(self._by_fd)
 
+    def prepare(self, slot: int, place: Place) -> None:
+        """Let an attendant join ahead of the first request. Raises Failure."""
+        if slot not in self._by_slot:
+            self._assign(slot, place)
+            self._trim()
+
     def send(self, slot: int, place: Place, message: wire.Message) -> None:
         """Hand a request to the slot's attendant. Raises Failure."""
         helper = self._by_slot.get(slot) or self._assign(slot, place)

@@ -117,8 +117,10 @@ class Keeper:
             case Operation.CREATE:
                 self._ready().create(messages.decode(Create, message.head), reply)
             case Operation.PROBE:
-                self._ready().living(messages.decode(Probe, message.head).slot)
+                number = messages.decode(Probe, message.head).slot
+                slot = self._ready().living(number)
                 wire.send(reply, {"ok": True})
+                self._attendants.prepare(number, Place(slot.pidfd, slot.pid, slot.request.limits))
             case Operation.EXEC:
                 self._pass_on(messages.decode(Exec, message.head).slot, message)
             case Operation.READ:
@@ -141,9 +143,9 @@ class Keeper:
                 self._ready().discard(messages.decode(Discard, message.head))
                 wire.send(reply, {"ok": True})
             case Operation.CLOSE:
-                slot = messages.decode(Close, message.head).slot
-                self._attendants.release(slot)
-                self._ready().close(slot)
+                closed = messages.decode(Close, message.head).slot
+                self._attendants.release(closed)
+                self._ready().close(closed)
                 wire.send(reply, {"ok": True})
 
     def _pass_on(self, number: int, message: wire.Message) -> None:
