@@ -23,7 +23,10 @@ def make_backend(config: SandboxConfig, run: str = "") -> SandboxBackend:
     """`run` is what containers are labelled with."""
     match config.backend:
         case "bubblewrap":
-            return BubblewrapBackend(BubblewrapOptions(keepers=config.keepers or 0, uid=config.uid))
+            options = BubblewrapOptions(
+                keepers=config.keepers or 0, uid=config.uid, verify_every=config.verify_every
+            )
+            return BubblewrapBackend(options)
         case "docker":
             return _docker_backend(config, run)
         case "fake":

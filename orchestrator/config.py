@@ -94,6 +94,9 @@ class SandboxConfig:
         900.0, "docker: longest build of a task's image, seconds", low=0, above=True
     )
     keepers: int | None = option(None, "keeper processes on each node; null: one a core", low=1, high=1_024)
+    verify_every: int = option(
+        100, "bubblewrap: of so many fresh sandboxes one is read back byte by byte; 0: none", low=0
+    )
 
 
 @dataclass(frozen=True)
