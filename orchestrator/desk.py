@@ -12,7 +12,7 @@ import hashlib
 import logging
 import secrets
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,6 +122,12 @@ class Desk:
             await asyncio.to_thread(self._record.journal.lease, leases)
         return tuple(leases)
 
+    async def saw_version(self, version: int) -> None:
+        """A pool tells the policy version in force; leases carry the newest one seen."""
+        if version > self.policy_version:
+            self.policy_version = version
+            await asyncio.to_thread(self._record.journal.set_version, version)
+
     def public_tasks(self, leases: Iterable[Lease], known: set[str]) -> dict[str, PublicTask]:
         """The public halves that these leases need and the pool does not know yet."""
         return {
@@ -145,6 +151,7 @@ class Desk:
         """Take up what an earlier life of this run left, if anything: finished groups teach, open ones go on."""
         unfinished = self._record.journal.unfinished()
         is_resumed = bool(unfinished)
+        self.policy_version = self._record.journal.version or 0
         for batch in read_groups(self._settings.run_dir):
             is_resumed = True
             first = batch.filter(pc.equal(batch["branch_index"], 0))
@@ -157,6 +164,12 @@ class Desk:
         for group in unfinished:
             self._check_known(group.task_id, None)
             await self._reopen(group)
+        self._tally.failures = Counter(
+            {
+                (boundary.value, cause): n
+                for (boundary, cause), n in self._record.journal.failure_counts().items()
+            }
+        )
         return is_resumed
 
     def _check_known(self, task_id: str, digest: str | None) -> None:

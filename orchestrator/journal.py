@@ -53,7 +53,6 @@ CREATE TABLE groups (
     part INTEGER, place INTEGER, start INTEGER, size_bytes INTEGER, checksum INTEGER
 );
 CREATE TABLE versions (version INTEGER PRIMARY KEY, at_s REAL NOT NULL);
-CREATE TABLE states (name TEXT PRIMARY KEY, text TEXT NOT NULL);
 """
 
 
@@ -207,16 +206,6 @@ class Journal:
         found = self._query("SELECT max(version) FROM versions")[0][0]
         return None if found is None else int(found)
 
-    def save(self, name: str, text: str) -> None:
-        """Keep a small state, such as ratings, under a name."""
-        with self._transaction():
-            self._connection.execute("INSERT OR REPLACE INTO states VALUES (?,?)", (name, text))
-
-    def load(self, name: str) -> str | None:
-        """The state kept last under a name."""
-        rows = self._query("SELECT text FROM states WHERE name = ?", name)
-        return str(rows[0][0]) if rows else None
-
     def finish(self, outcome: str | None) -> None:
         """Say that the run has ended and how; None says that it goes on. A stream's end waits for this."""
         with self._transaction(is_durable=True):
@@ -227,11 +216,6 @@ class Journal:
         """How the run has ended, None while it goes on."""
         found = self._query("SELECT outcome FROM run")[0][0]
         return None if found is None else str(found)
-
-    def group_counts(self) -> dict[tuple[Fate, str], int]:
-        """Complete groups by fate and reason."""
-        rows = self._query("SELECT fate, reason, count(*) FROM groups GROUP BY fate, reason")
-        return {(Fate(fate), reason): count for fate, reason, count in rows}
 
     def failure_counts(self) -> dict[tuple[Boundary, str], int]:
         """Failed attempts by boundary and cause."""

@@ -78,7 +78,7 @@ async def _drive(desk: Desk, pool: PoolHandle, bench: Bench) -> None:
             continue
         known.update(news)
         free = report.free
-        desk.policy_version = max(desk.policy_version, report.policy_version)
+        await desk.saw_version(report.policy_version)
         for index, lease in enumerate(report.ended):
             if out.pop(lease.episode_id, None) == lease:
                 bench.put(Ended(lease, batch, index), desk.tasks[lease.task_id])
