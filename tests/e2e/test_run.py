@@ -234,10 +234,13 @@ def test_actors_that_are_killed_are_made_again_and_every_group_comes_once(tmp_pa
     assert {row["reward"] for row in rows(tmp_path / "run")} == {1.0}
 
 
-def test_a_task_that_changed_since_is_not_resumed(tmp_path: Path) -> None:
+def test_neither_a_finished_run_nor_a_task_that_changed_since_is_resumed(tmp_path: Path) -> None:
     task = make_task(tmp_path / "tasks", "hello")
     arguments = ("tasks.path=tasks", "policy.script=noop", *SCRIPTED, "run_dir=run")
     assert rollcage("run", *arguments, cwd=tmp_path).code == 0
+    again = rollcage("run", "--resume", "run", cwd=tmp_path)
+    assert (again.code, "finished" in again.out) == (0, True)
+    (tmp_path / "run" / "summary.json").unlink()  # as of a run that was killed before its end
     (task / "instruction.md").write_text("Something else.\n")
     done = rollcage("run", "--resume", "run", cwd=tmp_path)
     assert done.code == 2
