@@ -98,7 +98,10 @@ def unpack_into(root: str, entries: Iterable[Entry]) -> int:
 
 
 def _make_parents(root: str, path: str, folders: dict[str, int]) -> None:
-    parts = path.split("/")[:-1]
+    folder = path.rpartition("/")[0]
+    if not folder or folder in folders:
+        return  # those above it are there as well
+    parts = folder.split("/")
     for depth in range(1, len(parts) + 1):
         parent = "/".join(parts[:depth])
         if parent not in folders:
