@@ -97,7 +97,6 @@ class Conductor:
         self._metrics = ConductorMetrics()
         self._tally = Tally(self._metrics)
         self._desk: Desk | None = None
-        self._bench: Bench | None = None
         self._is_drained = self._is_resumed = False
         self._began_s = time.monotonic()
         self._closed_s: float | None = None
@@ -112,43 +111,18 @@ class Conductor:
         ending, detail = Ending.FAILED, "the conductor was stopped"
         try:
             await asyncio.gather(*(scorer.start() for scorer in self._scorers))
-            self._desk = Desk(
-                DeskSettings(
-                    run_id=config.run_id,
-                    run_dir=self._run_dir,
-                    seed=config.seed,
-                    deadline_s=config.rollout.deadline_s,
-                    concurrency=config.rollout.concurrency,
-                    estimator=Estimator(config.trainer.advantage),
-                ),
-                self._tasks,
-                self._scheduler,
-                GroupBuffer(max_retries=config.rollout.attempts - 1, max_open=OPEN_GROUPS),
-                record,
-                self._tally,
-                Breaker(config.rollout.max_failure_share),
-            )
-            self._is_resumed = await self._desk.resume()
-            backlog = BACKLOG_PER_SLOT * config.sandbox.pool_size * len(self._pools)
-            self._bench = Bench(self._scorers, config.scorer.concurrency, backlog, config.scorer.attempts)
+            desk = self._desk = self._make_desk(record)
+            self._is_resumed = await desk.resume()
             if self._is_drained:
-                self._desk.drain()
+                desk.drain()
             logger.info("run %s: scorers ready, resumed: %s", config.run_id, self._is_resumed)
-            ending, detail = await self._roll(self._desk, self._bench, record, server)
+            ending, detail = await self._roll(desk, self._make_bench(), record, server)
             if ending is Ending.DONE:
                 await asyncio.to_thread(record.finish, detail or "done")
         finally:
             self._closed_s = time.monotonic()
             logger.info("run %s: closing: %s %s", config.run_id, ending, detail)
-            closing = [pool.close() for pool in self._pools] + [scorer.close() for scorer in self._scorers]
-            await asyncio.gather(*closing, return_exceptions=True)
-            server.close()
-            await asyncio.to_thread(remove_targets, self._run_dir)
-            await asyncio.to_thread(record.close)
-            try:
-                await asyncio.to_thread(self._write_tasks)
-            except OSError as error:
-                logger.warning("tasks.parquet is not up to date: %s", error)
+            await self._close(record, server)
             logger.info("run %s: closed", config.run_id)
         return self._stats(ending, detail)
 
@@ -180,6 +154,37 @@ class Conductor:
             eta_s=self._eta_s(),
             stragglers=tuple(Straggler(lease.task_id, age_s) for lease, age_s in oldest),
         )
+
+    def _make_desk(self, record: RunRecord) -> Desk:
+        config = self._config
+        settings = DeskSettings(
+            run_id=config.run_id,
+            run_dir=self._run_dir,
+            seed=config.seed,
+            deadline_s=config.rollout.deadline_s,
+            concurrency=config.rollout.concurrency,
+            estimator=Estimator(config.trainer.advantage),
+        )
+        buffer = GroupBuffer(max_retries=config.rollout.attempts - 1, max_open=OPEN_GROUPS)
+        breaker = Breaker(config.rollout.max_failure_share)
+        return Desk(settings, self._tasks, self._scheduler, buffer, record, self._tally, breaker)
+
+    def _make_bench(self) -> Bench:
+        config = self._config
+        backlog = BACKLOG_PER_SLOT * config.sandbox.pool_size * len(self._pools)
+        return Bench(self._scorers, config.scorer.concurrency, backlog, config.scorer.attempts)
+
+    async def _close(self, record: RunRecord, server: MetricsServer) -> None:
+        """End all that this conductor made, and leave the folder whole. One part's failure stops no other's end."""
+        closing = [pool.close() for pool in self._pools] + [scorer.close() for scorer in self._scorers]
+        await asyncio.gather(*closing, return_exceptions=True)
+        server.close()
+        await asyncio.to_thread(remove_targets, self._run_dir)
+        await asyncio.to_thread(record.close)
+        try:
+            await asyncio.to_thread(self._write_tasks)
+        except OSError as error:
+            logger.warning("tasks.parquet is not up to date: %s", error)
 
     async def _roll(
         self, desk: Desk, bench: Bench, record: RunRecord, server: MetricsServer

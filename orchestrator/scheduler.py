@@ -165,6 +165,8 @@ class Scheduler:
         aside = [r for r in self.records.values() if r.state in (TaskState.TOO_EASY, TaskState.TOO_HARD)]
         if aside and self.is_probing_done and draw.random() < self.settings.explore:
             candidates = aside
+        elif self.settings.groups is None:  # each task kept gets its group before any gets a second
+            candidates = [r for r in candidates if r.last_group < 0] or candidates
         rest = min(REST_GROUPS, len(candidates))
         scores = [
             r.rating.signal(draw.gauss(0.0, 1.0), TEMPER)

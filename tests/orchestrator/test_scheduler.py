@@ -75,6 +75,13 @@ def test_without_a_number_of_groups_there_is_one_for_each_task_kept() -> None:
     assert Counter(p.task_id for p in plans if p.purpose is Purpose.TRAIN).total() == 2
 
 
+def test_without_a_number_of_groups_no_kept_task_is_left_out() -> None:
+    rates = {f"t{n}": 0.5 for n in range(12)}
+    plans = play(Scheduler(tuple(rates), SchedulerSettings(groups=None, explore=0.0, max_probes=12)), rates)
+    trained = [plan.task_id for plan in plans if plan.purpose is Purpose.TRAIN]
+    assert sorted(trained) == sorted(rates)
+
+
 def test_known_ratings_spare_the_probes() -> None:
     known = {"a": (Rating(), TaskState.ACTIVE, "measured before")}
     plan = Scheduler(("a",), SchedulerSettings(groups=1), known).next_group()
