@@ -64,10 +64,7 @@ def cluster(config: ClusterConfig) -> Iterator[None]:
         try:
             ray.init(address=config.address, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, RuntimeError) as error:
-            raise ConfigError(
-                f"cluster.address = {config.address}: no Ray cluster answers there: {error}",
-                "start one with `ray start --head`; if it asks for Ray's token, set RAY_AUTH_MODE=token here too",
-            ) from error
+            raise _no_cluster(config.address, error) from error
         try:
             yield
         finally:
@@ -100,10 +97,15 @@ def _check_reachable(address: str) -> None:
     try:
         socket.create_connection((host, int(port)), timeout=REACH_S).close()
     except OSError as error:
-        raise ConfigError(
-            f"cluster.address = {address}: no Ray cluster answers there: {error}",
-            "start one with `ray start --head`, or use cluster=local",
-        ) from error
+        raise _no_cluster(address, error) from error
+
+
+def _no_cluster(address: str, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"cluster.address = {address}: no Ray cluster answers there: {error}",
+        "start one with `ray start --head`, or use cluster=local; if it asks for Ray's token,"
+        " set RAY_AUTH_MODE=token here too",
+    )
 
 
 class ConductorHandle:
